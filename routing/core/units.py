@@ -1,0 +1,46 @@
+"""Sizes as people write them, and bytes as people read them."""
+
+import re
+
+from routing.core.errors import InputError
+
+BYTES_PER_GB = 10**9
+_MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_SIZE = re.compile(r"(\d+)(?:\.(\d+))?([kmg]?)", re.IGNORECASE | re.ASCII)
+
+
+def parse_size(text: str, *, name: str) -> int:
+    """A positive count from `200k`, `3.5M` or `131072`; k, M and G are powers of 1,000.
+
+    `name` is the flag or field that held it, for the message. Raises InputError for anything that isn't a whole positive number.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or len(text) > 32:
+        raise InputError(f"{name}: {text[:40]!r} is no size; write a whole number, or 200k, 3.5M")
+    whole, fraction, suffix = match.group(1), match.group(2) or "", match.group(3).lower()
+    scaled = int(whole + fraction) * _MULTIPLES[suffix]
+    count, rest = divmod(scaled, 10 ** len(fraction))
+    if rest or count < 1:
+        raise InputError(f"{name}: {text!r} is not a whole positive number")
+    return count
+
+
+def parse_size_list(text: str, *, name: str) -> tuple[int, ...]:
+    """Distinct sizes in the order given, from `200k,20k,2k`."""
+    sizes = tuple(parse_size(part, name=name) for part in text.split(","))
+    if len(set(sizes)) != len(sizes):
+        raise InputError(f"{name}: {text!r} names a size twice")
+    return sizes
+
+
+def format_gb(num_bytes: int) -> str:
+    """Bytes as GB (1e9 bytes) with two decimals, for tables only."""
+    return f"{num_bytes / BYTES_PER_GB:.2f} GB"
+
+
+def format_size(count: int) -> str:
+    """The short form that `parse_size` reads back to the same count: 200000 is `200k`, 131072 stays `131072`."""
+    for suffix, multiple in (("M", 10**6), ("k", 10**3)):
+        if count >= multiple and count % (multiple // 10) == 0:
+            return f"{count / multiple:g}{suffix}"
+    return str(count)

@@ -1,0 +1,27 @@
+"""What all tests share: one thread for torch, no hub, and the real trajectories where they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """Two spinning threads are slower than one on a small machine."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_trajectories() -> Path:
+    """The folder of real agent runs that lies beside the checkout; skips where it doesn't."""
+    folder = REPOSITORY.parent / "shared" / "trajectories"
+    if not folder.is_dir():
+        pytest.skip("the real trajectories (../shared/trajectories) are not beside this checkout")
+    return folder
