@@ -1,0 +1,70 @@
+"""One writer a run: a lock file that says who holds it.
+
+The kernel's lock tells whether the holder on this host still lives; the text tells people, and other hosts, who it is.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from routing.core.errors import StorageError
+
+LOCK_NAME = "lock"
+
+
+@contextlib.contextmanager
+def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Holds the run in `folder` for this process; yields notices (a dead holder's lock taken over).
+
+    StorageError where another process of this host holds it, or where another host's lock is found.
+    """
+    path = folder / LOCK_NAME
+    handle = _locked(path)
+    try:
+        notices = _take_over(path, handle)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
+        yield notices
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise StorageError(f"{path}: can't lock the run, {error.strerror}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(handle)
+            os.close(handle)
+            raise StorageError(f"{path}: the run is being written by pid {holder.get('pid')} on {holder.get('host')}") from error
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                return handle
+        os.close(handle)  # the last holder removed the file between our two calls
+
+
+def _take_over(path: Path, handle: int) -> tuple[str, ...]:
+    holder = _holder(handle)
+    if not holder:
+        return ()
+    if holder.get("host") != socket.gethostname():
+        os_hint = f"if that process is gone, delete {path}"
+        raise StorageError(f"{path}: held by pid {holder.get('pid')} on host {holder.get('host')}; {os_hint}")
+    return (f"{path}: pid {holder.get('pid')} is gone, its lock is taken over",)
+
+
+def _holder(handle: int) -> dict[str, object]:
+    with contextlib.suppress(ValueError):
+        holder = json.loads(os.pread(handle, 4096, 0))
+        if isinstance(holder, dict):
+            return holder
+    return {}

@@ -1,0 +1,183 @@
+"""`manifest.json`: what a run is, whence it came, and the sha256 of every part that belongs to it."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from routing.core.errors import DamagedDataError, InputError
+from routing.core.shapes import ModelShape
+
+SCHEMA_VERSION = 1
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyRecord:
+    """The model that was run; `revision` is a commit for a hub id and the weights' hash for a folder."""
+
+    name: str
+    revision: str
+    architecture: str
+    weights_sha256: str
+    config_sha256: str
+    tokenizer_sha256: str
+    template_sha256: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileRecord:
+    """One corpus file; rows = kept + refused + not_taken."""
+
+    name: str
+    format: str
+    sha256: str
+    num_bytes: int
+    rows: int
+    kept: int
+    refused: int
+    not_taken: int
+    bad_lines: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusalRecord:
+    """A trajectory that was read and not kept."""
+
+    source_file: str
+    source_row: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusRecord:
+    """What was read; `corpus_hash` is over the trajectory hashes in order, with their units and strata, and the segment cut."""
+
+    corpus_hash: str
+    files: tuple[FileRecord, ...]
+    refusals: tuple[RefusalRecord, ...]
+    normalised: dict[str, int]
+    tokens_logical: int
+    tokens_packed: int
+    num_trajectories: int
+    num_segments: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The choices that could change a count, and where it ran."""
+
+    segment_tokens: int
+    max_tokens: int | None
+    device: str
+    device_name: str
+    dtype: str
+    attention_implementation: str
+    experts_implementation: str
+    kernels: dict[str, bool]
+    tokens_per_batch: int
+    tokens_per_part: int
+    num_threads: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One Parquet file of the run."""
+
+    name: str
+    table: str
+    num_rows: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Everything that a later reader needs to trust the counts. Times are UTC, ISO 8601."""
+
+    schema_version: int
+    label: str
+    state: str  # "measuring" until every planned part is in, then "finished"
+    policy: PolicyRecord
+    shape: ModelShape
+    corpus: CorpusRecord
+    settings: Settings
+    versions: dict[str, str]
+    tool_commit: str | None
+    tool_dirty: bool | None
+    command: tuple[str, ...]
+    started_at: str
+    finished_at: str | None
+    elapsed_s: float
+    planned_load_parts: int
+    planned_tokens: int  # to compute, prefixes repeated as context
+    halvings: int  # how often out-of-memory halved a batch; ids may flip at ties where it did
+    parts: tuple[Part, ...]
+    content_hash: str | None
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's bytes: JSON with a hash of itself, so that an altered digit is seen."""
+    body = asdict(manifest)
+    return (json.dumps({**body, "manifest_sha256": _self_hash(body)}, indent=1) + "\n").encode()
+
+
+def decode(raw: bytes, *, where: str) -> Manifest:
+    """The manifest in `raw`, or DamagedDataError naming `where` and the field."""
+    try:
+        body = json.loads(raw, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"{where}: not the JSON of a run, {str(error)[:120]}") from error
+    if not isinstance(body, dict):
+        raise DamagedDataError(f"{where}: not the JSON object of a run")
+    version = body.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DamagedDataError(f"{where}: schema_version {version!r:.20}, this program reads {SCHEMA_VERSION}")
+    stored_hash = body.pop("manifest_sha256", None)
+    manifest = _decode(Manifest, body, where)
+    if stored_hash != _self_hash(body):
+        raise DamagedDataError(f"{where}: altered after it was written (its own sha256 does not match)")
+    return manifest
+
+
+def _self_hash(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    origin = get_origin(kind)
+    if is_dataclass(kind):
+        return _decode_record(kind, value, where)
+    if origin is UnionType:
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _decode(next(arm for arm in get_args(kind) if arm is not NoneType), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_decode(get_args(kind)[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _decode(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is None and (type(value) is kind or (kind is float and type(value) is int)):
+        return value
+    raise DamagedDataError(f"{where}: {str(value)[:40]!r} is not of the kind {getattr(kind, '__name__', kind)}")
+
+
+def _decode_record(kind: type[_Record], value: Any, where: str) -> _Record:
+    hints = get_type_hints(kind)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(value, dict) or set(value) != names:
+        odd = sorted(set(value) ^ names) if isinstance(value, dict) else [type(value).__name__]
+        raise DamagedDataError(f"{where}: missing or unknown fields {odd[:6]}")
+    try:
+        return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in names})
+    except InputError as error:
+        raise DamagedDataError(f"{where}: {error}") from error

@@ -1,0 +1,199 @@
+"""A run directory: written part by part, read only through its manifest.
+
+    runs/NAME/manifest.json  segments-00000.parquet  trajectories-00000.parquet  paths-00000.parquet  loads-00000.parquet ...
+
+Needs dataclasses, json and pyarrow only, so that a measuring machine needs nothing else.
+"""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from routing.core.errors import DamagedDataError, InputError, StorageError
+from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes, write_parquet
+from routing.store.lock import writer_lock
+from routing.store.manifest import Manifest, Part, decode, encode
+from routing.store.schemas import SCHEMAS
+
+MANIFEST_NAME = "manifest.json"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+ROW_GROUP_ROWS = 1_048_576  # about; a group holds whole segments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """An opened run: its parts exist and match their sha256. `notices` are for the user, one line each."""
+
+    folder: Path
+    manifest: Manifest
+    notices: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def part_paths(self, table: str) -> list[Path]:
+        """The files of one table, in order, from the manifest's list and never from a glob."""
+        return [self.folder / part.name for part in self.manifest.parts if part.table == table]
+
+    def read(self, table: str) -> pa.Table:
+        """One whole table in memory; not for `loads` of a large run."""
+        return pa.concat_tables([pq.read_table(path, partitioning=None) for path in self.part_paths(table)])
+
+
+def part_name(table: str, index: int) -> str:
+    """`loads-00003.parquet`: the same for the same plan, so that a rerun replaces and never adds."""
+    return f"{table}-{index:05d}.parquet"
+
+
+def require_run_name(folder: Path) -> None:
+    """InputError where the folder's own name is no run name."""
+    if not _NAME.fullmatch(folder.resolve().name):
+        raise InputError(f"{folder}: a run's name takes letters, digits, '.', '_' and '-', at most 64, and no leading '.'")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the run in `folder`; InputError where there is no run."""
+    path = folder / MANIFEST_NAME
+    try:
+        if path.is_symlink():
+            raise DamagedDataError(f"{path}: a symbolic link; a run holds its own files")
+        return decode(path.read_bytes(), where=str(path))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{folder}: no run here (no {MANIFEST_NAME}); measure one: routing measure POLICY CORPUS --out {folder}"
+        ) from error
+    except NotADirectoryError as error:
+        raise InputError(f"{folder}: a run is a directory") from error
+    except OSError as error:
+        raise StorageError(f"{path}: not readable, {error.strerror}") from error
+
+
+def open_run(folder: Path) -> Run:
+    """Opens a finished or unfinished run and verifies every part before any number is read from it.
+
+    DamagedDataError names the part that is missing, cut, altered, no Parquet file, or of other columns.
+    """
+    require_run_name(folder)
+    manifest = read_manifest(folder)
+    for part in manifest.parts:
+        _verify(folder, part)
+    listed = {part.name for part in manifest.parts} | {MANIFEST_NAME}
+    strays = sorted(
+        e.name for e in folder.iterdir() if e.suffix == ".parquet" and e.name not in listed and TEMPORARY_MARK not in e.name
+    )
+    notices = tuple(f"{folder / name}: not in the manifest, ignored" for name in strays)
+    return Run(folder=folder, manifest=manifest, notices=notices)
+
+
+def require_finished(run: Run) -> None:
+    """InputError where measuring stopped before the last part."""
+    done = len(run.part_paths("loads"))
+    if run.manifest.state != "finished":
+        raise InputError(
+            f"{run.folder}: unfinished, {done} of {run.manifest.planned_load_parts} parts; run the same routing measure again"
+        )
+
+
+def _verify(folder: Path, part: Part) -> None:
+    path = folder / part.name
+    if not _NAME.fullmatch(part.name) or part.table not in SCHEMAS:
+        raise DamagedDataError(f"{folder / MANIFEST_NAME}: {part.name!r:.80} is no part of a run")
+    if path.is_symlink() or not path.is_file():
+        raise DamagedDataError(f"{path}: in the manifest, and {'a symbolic link' if path.is_symlink() else 'not on disk'}")
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != part.num_bytes:
+            raise DamagedDataError(f"{path}: {num_bytes} bytes, the manifest says {part.num_bytes}")
+        if sha256_of(path) != part.sha256:
+            raise DamagedDataError(f"{path}: altered, its sha256 is not the manifest's")
+        metadata = pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise DamagedDataError(f"{path}: no Parquet file") from error
+    except OSError as error:
+        raise StorageError(f"{path}: not readable, {error.strerror or error}") from error
+    if not metadata.schema_arrow.equals(SCHEMAS[part.table]) or metadata.metadata.num_rows != part.num_rows:
+        raise DamagedDataError(f"{path}: other columns or rows than {part.table} should have")
+
+
+class RunWriter:
+    """Adds parts to a run that this process holds; every part is on disk whole before the manifest names it."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    def commit(self, table: str, index: int, rows: pa.Table, *, rows_per_segment: int = 1, **changes: object) -> None:
+        """Writes one part, then the manifest with it; `changes` are other manifest fields to set."""
+        name = part_name(table, index)
+        path = self.folder / name
+        group = max(1, ROW_GROUP_ROWS // rows_per_segment) * rows_per_segment
+        write_parquet(path, rows.cast(SCHEMAS[table]), row_group_rows=group)
+        part = Part(name=name, table=table, num_rows=rows.num_rows, num_bytes=path.stat().st_size, sha256=sha256_of(path))
+        self.update(parts=(*(p for p in self.manifest.parts if p.name != name), part), **changes)
+
+    def has(self, table: str, index: int) -> bool:
+        """Whether the manifest already names this part."""
+        return any(part.name == part_name(table, index) for part in self.manifest.parts)
+
+    def update(self, **changes: object) -> None:
+        """Replaces manifest fields, on disk too."""
+        self.manifest = replace(self.manifest, **changes)  # type: ignore[arg-type]
+        write_bytes(self.folder / MANIFEST_NAME, encode(self.manifest))
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Makes the folder, holds its lock and clears what an interrupted writer left; yields notices."""
+    require_run_name(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: can't be made a run directory, {error.strerror}") from error
+    with writer_lock(folder) as notices:
+        removed = remove_temporaries(folder)
+        yield (*notices, *((f"{folder}: {removed} unfinished files of an earlier writer removed",) if removed else ()))
+
+
+def content_hash(run: Run) -> str:
+    """sha256 over the loads, whatever the parts, their order or the Parquet engine.
+
+    For each segment in the order of segment_hash: its hash, then sha256 of its layer, expert and routed_rows columns
+    (int32 little-endian, sorted by layer and expert). Reads one row group at a time. Two runs that counted the same rows
+    for the same tokens have the same content hash. A segment that two parts hold with different rows is DamagedDataError.
+    """
+    segments = run.read("segments")
+    hashes = dict(zip(segments["segment_id"].to_pylist(), segments["segment_hash"].to_pylist(), strict=True))
+    digests: dict[str, bytes] = {}
+    for path in run.part_paths("loads"):
+        for segment_id, digest in _segment_digests(path):
+            name = hashes[segment_id]
+            if digests.setdefault(name, digest) != digest:
+                raise DamagedDataError(f"{path}: segment {segment_id} was counted twice with different rows")
+    total = hashlib.sha256()
+    for name in sorted(digests):
+        total.update(bytes.fromhex(name) + digests[name])
+    return total.hexdigest()
+
+
+def _segment_digests(path: Path) -> Iterator[tuple[int, bytes]]:
+    reader = pq.ParquetFile(path)
+    for group in range(reader.num_row_groups):
+        table = reader.read_row_group(group)
+        columns = [table[name].combine_chunks() for name in ("layer", "expert", "routed_rows")]
+        ids = table["segment_id"].combine_chunks()
+        runs = pc.run_end_encode(ids)
+        start = 0
+        for segment_id, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            digest = hashlib.sha256()
+            for values in columns:
+                digest.update(memoryview(values.buffers()[1])[4 * (values.offset + start) : 4 * (values.offset + end)])
+            yield segment_id, digest.digest()
+            start = end

@@ -1,0 +1,56 @@
+"""One writer a run: a living holder is respected, a dead one replaced, another host's explained."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from routing.core.errors import StorageError
+from routing.store.lock import LOCK_NAME, writer_lock
+from routing.store.run import writing
+
+
+def test_a_second_writer_is_told_who_holds_the_run(tmp_path):
+    with writer_lock(tmp_path), pytest.raises(StorageError, match=f"written by pid {os.getpid()} on"), writer_lock(tmp_path):
+        pass
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    code = "import sys, pathlib\nfrom routing.store.lock import writer_lock\nwith writer_lock(pathlib.Path(sys.argv[1])): pass"
+    with writer_lock(tmp_path):
+        second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert f"pid {os.getpid()}" in second.stderr
+    third = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert third.returncode == 0
+
+
+def test_the_lock_of_a_dead_process_is_taken_over_with_a_notice(tmp_path):
+    (tmp_path / LOCK_NAME).write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999}))
+    with writer_lock(tmp_path) as notices:
+        assert len(notices) == 1
+        assert "pid 999999 is gone" in notices[0]
+    assert not (tmp_path / LOCK_NAME).exists()
+
+
+def test_the_lock_of_another_host_is_explained(tmp_path):
+    (tmp_path / LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
+    with pytest.raises(StorageError, match="pid 7 on host elsewhere; if that process is gone, delete"), writer_lock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[1]"])
+def test_a_lock_file_without_a_holder_is_free(tmp_path, text):
+    (tmp_path / LOCK_NAME).write_text(text)
+    with writer_lock(tmp_path) as notices:
+        assert notices == ()
+
+
+def test_a_writer_removes_what_an_interrupted_one_left(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "loads-00000.parquet.tmp-77").write_bytes(b"torn")
+    with writing(tmp_path / "run") as notices:
+        assert "1 unfinished files" in notices[0]
+    assert not list((tmp_path / "run").iterdir())
