@@ -1,0 +1,176 @@
+"""Counting, on the device, the rows that each expert receives: the ids the model used, taken where it hands them over.
+
+Every fused experts module of transformers takes the chosen ids as an argument. Rebuilding them from router logits would
+be another routing: biased and grouped routers do not order by logits, and BF16 ties at the k-th place are common.
+
+T tokens of a padded batch, K experts a token, S segment slots of a batch, L MoE layers, E experts.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from routing.core.errors import CheckFailedError, InputError
+
+_ID_ARGUMENTS = ("top_k_index", "router_indices")
+_WEIGHT_ARGUMENTS = ("top_k_weights", "routing_weights")
+_FAULTS = (
+    "NaN or Inf router weights",
+    "ids out of range",
+    "one expert twice in a token",
+    "the same weight for every expert (all logits equal)",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertsModule:
+    """One decoder layer's experts, and where its `forward` takes ids [T, K] and weights [T, K]."""
+
+    layer: int
+    name: str
+    module: nn.Module
+    num_experts: int
+    ids_at: tuple[str, int]
+    weights_at: tuple[str, int] | None
+
+
+def find_experts(model: nn.Module) -> tuple[ExpertsModule, ...]:
+    """Every experts module by decoder layer; InputError where the model has none, or two in one layer."""
+    found = [experts for name, module in model.named_modules() if (experts := _as_experts(name, module)) is not None]
+    if not found:
+        kind = type(model).__name__
+        raise InputError(
+            f"{kind}: no module takes chosen expert ids ({', '.join(_ID_ARGUMENTS)}); not a Mixture-of-Experts model we know"
+        )
+    layers = [experts.layer for experts in found]
+    if len(set(layers)) != len(layers):
+        raise InputError(
+            f"{type(model).__name__}: two experts modules in one decoder layer ({[e.name for e in found][:4]}); refused"
+        )
+    if len({experts.num_experts for experts in found}) != 1:
+        raise InputError(f"{type(model).__name__}: layers differ in their number of experts; refused")
+    return tuple(sorted(found, key=lambda experts: experts.layer))
+
+
+def _as_experts(name: str, module: nn.Module) -> ExpertsModule | None:
+    parameters = list(inspect.signature(type(module).forward).parameters)[1:]
+    ids = next((one for one in _ID_ARGUMENTS if one in parameters), None)
+    if ids is None:
+        return None
+    layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
+    num_experts = getattr(module, "num_experts", None)
+    if layer is None or not isinstance(num_experts, int):
+        raise InputError(f"{name}: an experts module without a decoder layer or a number of experts; refused")
+    weights = next((one for one in _WEIGHT_ARGUMENTS if one in parameters), None)
+    return ExpertsModule(
+        layer=int(layer.group(1)),
+        name=name,
+        module=module,
+        num_experts=num_experts,
+        ids_at=(ids, parameters.index(ids)),
+        weights_at=(weights, parameters.index(weights)) if weights else None,
+    )
+
+
+class ExpertCounter:
+    """Hooks on every experts module; counts one batch between `begin` and `collect`.
+
+    Use as a context manager. Nothing is read back from the device before `collect`, which reads once.
+    """
+
+    def __init__(self, experts: Sequence[ExpertsModule], *, top_k: int) -> None:
+        self.experts = tuple(experts)
+        self.num_experts = experts[0].num_experts
+        self.top_k = top_k
+        self._slot_T: Tensor | None = None
+        self._segment_ids: Sequence[int] = ()
+        self._counts: dict[int, Tensor] = {}
+        self._faults: dict[int, Tensor] = {}
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._handles = [e.module.register_forward_pre_hook(self._hook(e), with_kwargs=True) for e in self.experts]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def begin(self, slot_T: Tensor, *, segment_ids: Sequence[int]) -> None:
+        """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted."""
+        self._slot_T, self._segment_ids = slot_T, segment_ids
+        self._counts, self._faults = {}, {}
+
+    def collect(self) -> Tensor:
+        """Routed rows [S, L, E] as int32 on the CPU; CheckFailedError names the layer and segment that broke a rule."""
+        missing = [experts.layer for experts in self.experts if experts.layer not in self._counts]
+        if missing:
+            raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
+        layers = [experts.layer for experts in self.experts]
+        counts_LSE = torch.stack([self._counts[layer] for layer in layers])
+        faults_LF2 = torch.stack([self._faults[layer] for layer in layers]).cpu()
+        self._raise_on_fault(layers, faults_LF2)
+        self._slot_T = None
+        return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).to(torch.int32).cpu().contiguous()
+
+    def _hook(self, experts: ExpertsModule) -> Callable[..., None]:
+        def count(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._slot_T is None:
+                return
+            ids_TK = _argument(experts.ids_at, args, kwargs)
+            weights_TK = _argument(experts.weights_at, args, kwargs) if experts.weights_at else None
+            self._count_layer(experts.layer, ids_TK, weights_TK)
+
+        return count
+
+    def _count_layer(self, layer: int, ids_TK: Tensor, weights_TK: Tensor | None) -> None:
+        slot_T = self._slot_T
+        assert slot_T is not None
+        if tuple(ids_TK.shape) != (len(slot_T), self.top_k):
+            shape = f"{tuple(ids_TK.shape)}, expected {(len(slot_T), self.top_k)} (tokens, top-k)"
+            raise CheckFailedError(f"layer {layer}: the model chose experts of shape {shape}")
+        if layer in self._counts:
+            raise CheckFailedError(f"layer {layer}: its experts ran twice in one forward pass (recompute, or a shared module)")
+        num_slots = len(self._segment_ids)
+        in_range_TK = ids_TK.clamp(0, self.num_experts - 1)
+        index_TK = in_range_TK.add(slot_T[:, None], alpha=self.num_experts)
+        size = (num_slots + 1) * self.num_experts
+        self._counts[layer] = torch.bincount(index_TK.flatten(), minlength=size).view(-1, self.num_experts)
+        self._faults[layer] = _faults(ids_TK, in_range_TK, weights_TK, slot_T, num_slots)
+
+    def _raise_on_fault(self, layers: list[int], faults_LF2: Tensor) -> None:
+        for layer, faults_F2 in zip(layers, faults_LF2.tolist(), strict=True):
+            for what, (num_tokens, first_slot) in zip(_FAULTS, faults_F2, strict=True):
+                if num_tokens:
+                    where = f"layer {layer}, segment {self._segment_ids[first_slot]}"
+                    raise CheckFailedError(
+                        f"{where}: {num_tokens} tokens of the batch with {what} (0..{self.num_experts - 1} are its experts)"
+                    )
+
+
+def _argument(at: tuple[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    name, position = at
+    value: Tensor = kwargs[name] if name in kwargs else args[position]
+    return value
+
+
+def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot_T: Tensor, num_slots: int) -> Tensor:
+    """For each of _FAULTS [F, 2]: how many counted tokens show it, and the first slot that does."""
+    counted_T = slot_T < num_slots
+    out_of_range_T = (ids_TK != in_range_TK).any(-1)
+    repeated_T = torch.zeros_like(counted_T)
+    for shift in range(1, ids_TK.shape[1]):
+        repeated_T |= (ids_TK[:, shift:] == ids_TK[:, :-shift]).any(-1)
+    not_finite_T = all_equal_T = torch.zeros_like(counted_T)
+    if weights_TK is not None:
+        low_T, high_T = weights_TK.aminmax(dim=-1)
+        not_finite_T = ~torch.isfinite(high_T - low_T)
+        # One token may tie by chance in BF16; a whole batch that ties has a router that does not choose.
+        all_equal_T = ((low_T == high_T) | ~counted_T).all().expand_as(counted_T) & (ids_TK.shape[1] > 1)
+    faults_FT = torch.stack([not_finite_T, out_of_range_T, repeated_T, all_equal_T]) & counted_T
+    return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1)

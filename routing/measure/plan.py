@@ -1,0 +1,78 @@
+"""Which forward passes there are: trajectories dealt to parts, and batches of similar length inside a part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from routing.core.segments import PrefixTree
+
+# What a killed run loses at most, about; small against a run, large against a batch.
+TOKENS_PER_PART = 131_072
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """One trajectory to run through the policy, for the segments that no earlier trajectory brings.
+
+    The tokens before `first_segment` are computed for their context and not counted again. `num_tokens` is the whole length.
+    """
+
+    trajectory: int
+    num_tokens: int
+    first_segment: int
+    last_segment: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartPlan:
+    """The passes whose loads make one part; its segments are `first_segment` to `last_segment`, both included."""
+
+    index: int
+    passes: tuple[Pass, ...]
+
+    @property
+    def first_segment(self) -> int:
+        return self.passes[0].first_segment
+
+    @property
+    def last_segment(self) -> int:
+        return self.passes[-1].last_segment
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to compute, context included."""
+        return sum(one.num_tokens for one in self.passes)
+
+
+def plan_parts(tree: PrefixTree, *, tokens_per_part: int) -> tuple[PartPlan, ...]:
+    """Every segment in exactly one part, in the order of segment ids; the same for the same tree.
+
+    A trajectory that ends inside another needs no pass: depth first, the next one goes through all its segments.
+    """
+    inner = {segment.parent_segment_id for segment in tree.segments}
+    parts: list[PartPlan] = []
+    passes: list[Pass] = []
+    brought = 0
+    for trajectory in tree.visit_order:
+        path = tree.paths[trajectory]
+        if path[-1] in inner:
+            continue
+        num_tokens = tree.segments[path[-1]].end_position
+        passes.append(Pass(trajectory=trajectory, num_tokens=num_tokens, first_segment=brought, last_segment=path[-1]))
+        brought = path[-1] + 1
+        if sum(one.num_tokens for one in passes) >= tokens_per_part:
+            parts.append(PartPlan(index=len(parts), passes=tuple(passes)))
+            passes = []
+    if passes:
+        parts.append(PartPlan(index=len(parts), passes=tuple(passes)))
+    return tuple(parts)
+
+
+def by_length(passes: Sequence[Pass]) -> list[Pass]:
+    """Longest first, so that a batch pads little and the largest batch shows early whether memory suffices."""
+    return sorted(passes, key=lambda one: (-one.num_tokens, one.trajectory))
+
+
+def next_batch(queue: Sequence[Pass], *, tokens_per_batch: int) -> list[Pass]:
+    """The leading passes whose padded size (count x longest) stays within the budget; at least one."""
+    longest = queue[0].num_tokens
+    return list(queue[: max(1, tokens_per_batch // longest)])

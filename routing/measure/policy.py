@@ -1,0 +1,250 @@
+"""A policy as it is measured: the base model without its LM head, its tokenizer, and what identifies both.
+
+Safetensors only and no remote code: a checkpoint that needs either is refused.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from routing.core.errors import InputError
+from routing.core.shapes import ModelShape
+from routing.measure.capture import ExpertsModule, find_experts
+from routing.store.files import sha256_of
+from routing.store.manifest import PolicyRecord
+
+_TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_top_k", "moe_k")
+_EXPERT_FFN_NAMES = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", "ffn_hidden_size")
+_MAX_POSITION_NAMES = ("max_position_embeddings", "max_sequence_length", "n_positions")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyFiles:
+    """A checkpoint folder and its identity, before any weight is loaded."""
+
+    name: str
+    folder: Path
+    tokenizer_folder: Path
+    record: PolicyRecord
+    config: Any
+    shape: ModelShape
+    max_positions: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedPolicy:
+    """The base model on its device, in eval mode, with its experts modules by layer."""
+
+    model: nn.Module
+    experts: tuple[ExpertsModule, ...]
+    top_k: int
+    device: torch.device
+    attention_implementation: str
+    experts_implementation: str
+
+
+def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
+    """Reads the identity and shape of a folder, or of a hub id (`org/name` or `org/name@revision`), without its weights.
+
+    InputError where it isn't a checkpoint of ours to take: no config, pickles only, remote code, no experts module.
+    """
+    folder, commit = _local_folder(policy)
+    tokenizer_folder = Path(tokenizer) if tokenizer else folder
+    if not tokenizer_folder.is_dir():
+        raise InputError(f"--tokenizer: {tokenizer_folder} is no folder")
+    _require_safetensors(folder)
+    config = _read_config(folder)
+    shape = _shape(config, folder)
+    weights_sha256 = _hash_files(sorted(folder.glob("*.safetensors")))
+    record = PolicyRecord(
+        name=folder.name if commit is None else policy.partition("@")[0],
+        revision=commit or f"sha256:{weights_sha256}",
+        architecture=(config.architectures or [config.model_type])[0],
+        weights_sha256=weights_sha256,
+        config_sha256=sha256_of(folder / "config.json"),
+        tokenizer_sha256=_hash_files(_tokenizer_files(tokenizer_folder)),
+        template_sha256=None,
+    )
+    positions = next((getattr(_text(config), name) for name in _MAX_POSITION_NAMES if getattr(_text(config), name, None)), None)
+    return PolicyFiles(
+        name=record.name,
+        folder=folder,
+        tokenizer_folder=tokenizer_folder,
+        record=record,
+        config=config,
+        shape=shape,
+        max_positions=positions,
+    )
+
+
+def load_tokenizer(files: PolicyFiles) -> Any:
+    """The fast tokenizer of the policy, or of --tokenizer."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(files.tokenizer_folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{files.tokenizer_folder}: no tokenizer to load, {_first_line(error)}; name one with --tokenizer DIR"
+        ) from error
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is CUDA where there is one; a device that isn't there is refused."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(1, device=resolved)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"--device: {device!r} is not to be had here, {_first_line(error)}") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise InputError(f"--device: {device!r} holds no computation; cpu or cuda")
+    return resolved
+
+
+def resolve_dtype(dtype: str, *, device: torch.device, config: Any) -> torch.dtype:
+    """`auto` is the checkpoint's type on CUDA, float32 on the CPU, where BF16 is slower and ties at the k-th place are common."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype == "auto":
+        stored = getattr(config, "dtype", None) or torch.bfloat16
+        return torch.float32 if device.type == "cpu" else stored
+    if dtype not in known:
+        raise InputError(f"--dtype: {dtype!r} is none of auto, {', '.join(known)}")
+    return known[dtype]
+
+
+def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
+    """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
+    from transformers import AutoModel
+
+    try:
+        model, loaded = AutoModel.from_pretrained(
+            str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{files.folder}: weights not loaded, {_first_line(error)}") from error
+    absent = sorted(loaded["missing_keys"]) + sorted(str(one) for one in loaded["mismatched_keys"])
+    if absent:
+        raise InputError(f"{files.folder}: {len(absent)} weights missing or of another shape, first {absent[0]}")
+    decoder = _decoder(model).to(device).eval()
+    implementation = str(getattr(decoder.config, "_experts_implementation", None) or "default")
+    if implementation == "batched_mm":
+        raise InputError(
+            f"{files.folder}: experts implementation batched_mm copies weights for every row; use grouped_mm or eager"
+        )
+    return LoadedPolicy(
+        model=decoder,
+        experts=find_experts(decoder),
+        top_k=files.shape.top_k,
+        device=device,
+        attention_implementation=str(getattr(decoder.config, "_attn_implementation", "default")),
+        experts_implementation=implementation,
+    )
+
+
+def _local_folder(policy: str) -> tuple[Path, str | None]:
+    if os.path.isdir(policy):
+        return Path(policy), None
+    if policy.count("/") != 1 or policy.startswith((".", "/", "~")) or os.path.exists(policy):
+        raise InputError(f"{policy}: no folder, and no hub id (org/name or org/name@revision)")
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = policy.partition("@")
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+    try:
+        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
+    except Exception as error:  # the hub client raises a dozen kinds, none of them ours to tell apart
+        raise InputError(f"{policy}: not fetched from the hub, {_first_line(error)}") from error
+    return folder, folder.name
+
+
+def _require_safetensors(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no config.json; a policy is a checkpoint folder or a hub id")
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(one.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for one in folder.glob(pattern))
+        why = f"{pickles[0]} is a pickle, which could run code" if pickles else "no weights"
+        raise InputError(f"{folder}: {why}; safetensors only")
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        declared = json.loads((folder / "config.json").read_text())
+        if "auto_map" in declared:
+            raise ValueError("it asks for code of its own (auto_map)")
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # configuration classes raise whatever their validators raise
+        raise InputError(f"{folder / 'config.json'}: not a configuration we can load, {_first_line(error)}") from error
+
+
+def _shape(config: Any, folder: Path) -> ModelShape:
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            skeleton = _decoder(AutoModel.from_config(config, trust_remote_code=False))
+    except (ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
+        raise InputError(f"{folder}: no model of this configuration, {_first_line(error)}") from error
+    experts = find_experts(skeleton)
+    text = _text(config)
+
+    def width(names: tuple[str, ...], what: str) -> int:
+        found = next((getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)), None)
+        if found is None:
+            raise InputError(f"{folder / 'config.json'}: no {what} (none of {', '.join(names)})")
+        return int(found)
+
+    return ModelShape(
+        num_layers=width(("num_hidden_layers", "n_layers"), "number of layers"),
+        moe_layers=tuple(one.layer for one in experts),
+        num_experts=experts[0].num_experts,
+        top_k=width(_TOP_K_NAMES, "top-k"),
+        hidden_size=width(("hidden_size", "d_model"), "hidden size"),
+        expert_ffn_size=width(_EXPERT_FFN_NAMES, "expert width"),
+    )
+
+
+def _text(config: Any) -> Any:
+    return config.get_text_config(decoder=True)
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The text decoder of a multimodal base model; other base models are their own."""
+    inner = getattr(model, "language_model", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    names = (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    )
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def _hash_files(paths: list[Path]) -> str:
+    """sha256 over names and contents."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name}\0{sha256_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -1,0 +1,116 @@
+"""What the counter takes, and what it refuses, on experts modules of our own."""
+
+import pytest
+import torch
+from torch import nn
+
+from routing.core.errors import CheckFailedError, InputError
+from routing.measure.capture import ExpertCounter, find_experts
+
+
+class Experts(nn.Module):
+    def __init__(self, num_experts=4):
+        super().__init__()
+        self.num_experts = num_experts
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        return hidden_states
+
+
+class Block(nn.Module):
+    def __init__(self, num_experts=4):
+        super().__init__()
+        self.experts = Experts(num_experts)
+
+
+class Model(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+
+
+IDS = torch.tensor([[0, 1], [0, 2], [3, 0]])
+WEIGHTS = torch.tensor([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]])
+SLOTS = torch.tensor([0, 1, 2])  # two segments, 41 and 42; the third token is padding
+
+
+def _count(ids=IDS, weights=WEIGHTS, slots=SLOTS, *, calls=1, model=None):
+    model = model or Model([nn.Identity(), Block()])
+    with ExpertCounter(find_experts(model), top_k=2) as counter:
+        counter.begin(slots, segment_ids=[41, 42])
+        for _ in range(calls):
+            model.layers[1].experts(torch.zeros(len(ids), 8), ids, top_k_weights=weights)
+        return counter.collect()
+
+
+def test_rows_are_counted_per_segment_layer_and_expert():
+    assert _count().tolist() == [[[1, 1, 0, 0]], [[1, 0, 1, 0]]]
+
+
+def test_layers_are_decoder_layers_with_dense_ones_counted():
+    assert [experts.layer for experts in find_experts(Model([nn.Identity(), Block(), nn.Identity(), Block()]))] == [1, 3]
+
+
+def test_padding_may_hold_any_id():
+    ids = torch.tensor([[0, 1], [0, 2], [-5, 99]])
+    assert _count(ids).tolist() == [[[1, 1, 0, 0]], [[1, 0, 1, 0]]]
+
+
+def test_no_token_is_counted_outside_begin_and_collect():
+    model = Model([nn.Identity(), Block()])
+    with ExpertCounter(find_experts(model), top_k=2) as counter:
+        model.layers[1].experts(torch.zeros(3, 8), IDS, WEIGHTS)
+        counter.begin(SLOTS, segment_ids=[41, 42])
+        model.layers[1].experts(torch.zeros(3, 8), IDS, WEIGHTS)
+        assert counter.collect().sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "weights", "message"),
+    [
+        ([[0, 4], [0, 2], [0, 1]], None, "layer 1, segment 41: 1 tokens of the batch with ids out of range"),
+        ([[0, 1], [-1, 2], [0, 1]], None, "layer 1, segment 42: 1 tokens of the batch with ids out of range"),
+        ([[0, 1], [2, 2], [0, 1]], None, "layer 1, segment 42: 1 tokens of the batch with one expert twice"),
+        (None, [[0.6, 0.4], [float("nan"), 0.1], [0.9, 0.1]], "layer 1, segment 42: 1 tokens .* NaN or Inf"),
+        (None, [[float("inf"), 0.4], [0.7, 0.3], [0.9, 0.1]], "layer 1, segment 41: 1 tokens .* NaN or Inf"),
+        (None, [[0.5, 0.5], [0.5, 0.5], [0.9, 0.1]], "layer 1, segment 41: 2 tokens .* same weight"),
+    ],
+)
+def test_a_broken_token_is_named_by_layer_and_segment(ids, weights, message):
+    with pytest.raises(CheckFailedError, match=message):
+        _count(IDS if ids is None else torch.tensor(ids), WEIGHTS if weights is None else torch.tensor(weights))
+
+
+def test_one_token_whose_weights_tie_is_no_fault():
+    weights = torch.tensor([[0.5, 0.5], [0.7, 0.3], [0.9, 0.1]])
+    assert _count(weights=weights).sum() == 4
+
+
+def test_another_top_k_than_the_configuration_says_is_refused_with_both():
+    with pytest.raises(CheckFailedError, match=r"\(3, 1\), expected \(3, 2\)"):
+        _count(IDS[:, :1], WEIGHTS[:, :1])
+
+
+def test_padding_rows_that_the_model_drops_are_refused():
+    with pytest.raises(CheckFailedError, match=r"\(2, 2\), expected \(3, 2\)"):
+        _count(IDS[:2], WEIGHTS[:2])
+
+
+def test_a_layer_that_runs_twice_is_refused():
+    with pytest.raises(CheckFailedError, match="layer 1: its experts ran twice"):
+        _count(calls=2)
+
+
+def test_a_layer_that_is_never_reached_is_refused():
+    with pytest.raises(CheckFailedError, match=r"layers \[3\]"):
+        _count(model=Model([nn.Identity(), Block(), nn.Identity(), Block()]))
+
+
+def test_a_dense_model_is_refused():
+    with pytest.raises(InputError, match="not a Mixture-of-Experts"):
+        find_experts(Model([nn.Linear(2, 2)]))
+
+
+def test_layers_with_different_numbers_of_experts_are_refused():
+    with pytest.raises(InputError, match="differ in their number of experts"):
+        find_experts(Model([Block(4), Block(8)]))

@@ -1,0 +1,40 @@
+"""Parts hold whole segments once, in order; batches stay within their budget."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routing.corpus.tree import build_tree
+from routing.measure.plan import Pass, by_length, next_batch, plan_parts
+
+CORPORA = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), min_size=1, max_size=8, unique=True)
+
+
+@given(sequences=CORPORA, tokens_per_part=st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_every_segment_is_in_one_part_once(sequences, tokens_per_part):
+    tree = build_tree([np.array(one, dtype=np.int32) for one in sequences], segment_tokens=2)
+    parts = plan_parts(tree, tokens_per_part=tokens_per_part)
+    brought = [s for part in parts for one in part.passes for s in range(one.first_segment, one.last_segment + 1)]
+    assert brought == list(range(len(tree.segments)))
+    for part in parts:
+        for one in part.passes:
+            assert set(range(one.first_segment, one.last_segment + 1)) <= set(tree.paths[one.trajectory])
+    assert all(part.num_tokens >= tokens_per_part for part in parts[:-1])
+
+
+def _pass(trajectory, num_tokens):
+    return Pass(trajectory=trajectory, num_tokens=num_tokens, first_segment=trajectory, last_segment=trajectory)
+
+
+def test_a_batch_takes_as_many_as_fit_at_its_longest():
+    queue = by_length([_pass(0, 10), _pass(1, 30), _pass(2, 30), _pass(3, 5)])
+    assert [one.trajectory for one in queue] == [1, 2, 0, 3]
+    assert [one.trajectory for one in next_batch(queue, tokens_per_batch=100)] == [1, 2, 0]
+    assert [one.trajectory for one in next_batch(queue, tokens_per_batch=29)] == [1]
+
+
+def test_a_trajectory_that_ends_inside_another_needs_no_pass():
+    tree = build_tree([np.array(one, dtype=np.int32) for one in ((1, 2, 3), (1, 2))], segment_tokens=9)
+    (part,) = plan_parts(tree, tokens_per_part=100)
+    assert [(one.trajectory, one.num_tokens, one.first_segment) for one in part.passes] == [(0, 3, 0)]
