@@ -1,0 +1,1 @@
+"""Trajectory files to token sequences and their prefix tree."""

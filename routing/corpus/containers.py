@@ -1,0 +1,168 @@
+"""Where rows lie: JSON, JSON Lines, Parquet, Arrow, a saved `datasets` directory, a plain text file; told apart by content."""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from routing.core.errors import InputError, StorageError
+from routing.corpus.strict_json import (
+    BOM,
+    BadLines,
+    JsonFaultError,
+    parse_json,
+    read_json_file,
+    read_json_lines,
+    read_lines,
+)
+from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+
+MAX_TEXT_FILE_BYTES = 2**30
+_HEAD_BYTES = 65_536
+_HEAD_LINES = 20
+# A text file is one where both sides speak at line starts; one of them alone is also a line of YAML.
+_ASKING = re.compile(rb"^(?:user|human|system) ?:", re.IGNORECASE | re.MULTILINE)
+_ANSWERING = re.compile(rb"^(?:assistant|agent|ai) ?:", re.IGNORECASE | re.MULTILINE)
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them.
+
+    `columnar`: struct columns fill absent keys with None. `header`: the object around a tau2 run file's simulations.
+    `whole_text`: the file is one document of plain text.
+    """
+
+    rows: Iterator[tuple[int, object]]
+    columnar: bool = False
+    header: Mapping[str, object] = field(default_factory=dict)
+    whole_text: bool = False
+
+
+def open_container(path: Path, bad_lines: BadLines, *, name: str, as_text: bool) -> Container | None:
+    """The container at `path`, or None where its content is none we know; `as_text` takes the file as one text document.
+
+    Raises InputError for what isn't there, is empty or can't be parsed, StorageError for what can't be read.
+    """
+    if _is_directory(path, name=name):
+        return _table(saved_dataset_rows(path, name=name))
+    head = _read_head(path, name=name)
+    if as_text:
+        return Container(rows=_text_rows(path, name=name), whole_text=True)
+    if head.startswith(b"PAR1"):
+        return _table(parquet_rows(path, name=name))
+    if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
+        return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name))
+    start = head.removeprefix(BOM).lstrip(b" \t\r\n")[:1]
+    if start == b"[" or (start == b"{" and not _holds_json_lines(path, name=name)):
+        return _open_json(path, name=name)
+    if start == b"{":
+        return Container(rows=read_json_lines(path, bad_lines, name=name))
+    if path.suffix.lower() == ".txt" or (_ASKING.search(head) and _ANSWERING.search(head)):
+        return Container(rows=_text_rows(path, name=name), whole_text=True)
+    return None
+
+
+def check_readable(path: Path, *, name: str) -> None:
+    """Nothing, or the InputError or StorageError of a path that is missing, empty, of no readable kind or closed to us."""
+    if not _is_directory(path, name=name):
+        _read_head(path, name=name)
+    elif not is_saved_dataset(path, name=name):
+        raise InputError(f"{name}: a directory, but none that `datasets` saved; pass the files in it")
+
+
+def hash_path(path: Path, *, name: str) -> tuple[str, int]:
+    """(sha256 hex, bytes) of a file; of a directory, over its sorted relative names and file hashes."""
+    try:
+        if path.is_dir():
+            members = sorted(member for member in path.rglob("*") if member.is_file())
+            hashed = [(member.relative_to(path).as_posix(), *_hash_file(member)) for member in members]
+            lines = "".join(f"{digest}  {relative}\n" for relative, digest, _ in hashed)
+            return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(), sum(size for *_, size in hashed)
+        return _hash_file(path)
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+
+
+def _is_directory(path: Path, *, name: str) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+
+
+def _hash_file(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+
+
+def _read_head(path: Path, *, name: str) -> bytes:
+    try:
+        if not path.exists():
+            raise InputError(f"{name}: no such file")
+        if not path.is_file():
+            raise InputError(f"{name}: not a regular file; write it to one first, it is read twice")
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+    if not head:
+        raise InputError(f"{name}: the file is empty")
+    if not head.removeprefix(BOM).strip():
+        raise InputError(f"{name}: the file holds no rows, only blank space")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{name}: UTF-16 text; convert it to UTF-8")
+    for magic, kind in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise InputError(f"{name}: {kind}-compressed; unpack it first")
+    return head
+
+
+def _holds_json_lines(path: Path, *, name: str) -> bool:
+    """Whether the file that opens with a brace holds one object a line; a tau2 run file on a single line is no such file."""
+    lines = read_lines(path, BadLines(skip=True), name=name)
+    for index, (_, line) in enumerate(itertools.islice(lines, _HEAD_LINES)):
+        if index == 0 and line == b"{":
+            return False
+        if not line.startswith(b"{"):
+            continue
+        try:
+            value = parse_json(line)
+        except JsonFaultError:
+            continue
+        return isinstance(value, dict) and not isinstance(value.get("simulations"), list)
+    return False
+
+
+def _table(rows: Iterator[tuple[int, object]] | None) -> Container | None:
+    return None if rows is None else Container(rows=rows, columnar=True)
+
+
+def _open_json(path: Path, *, name: str) -> Container:
+    value = read_json_file(path, name=name)
+    if isinstance(value, list):
+        return Container(rows=iter(enumerate(value)))
+    if isinstance(value, dict) and isinstance(simulations := value.get("simulations"), list):
+        header = {key: member for key, member in value.items() if key != "simulations"}
+        return Container(rows=iter(enumerate(simulations)), header=header | {"simulations": None})
+    return Container(rows=iter([(0, value)]))
+
+
+def _text_rows(path: Path, *, name: str) -> Iterator[tuple[int, object]]:
+    try:
+        if path.stat().st_size > MAX_TEXT_FILE_BYTES:
+            raise InputError(f"{name}: one text document of {path.stat().st_size:,} bytes; split it, one trajectory a file")
+        raw = path.read_bytes().removeprefix(BOM)
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file") from None
+    if "\x00" in text:
+        raise InputError(f"{name}:{text.count(chr(10), 0, text.index(chr(0))) + 1}: NUL in a text file")
+    yield 0, {"text": text}

@@ -1,0 +1,96 @@
+"""Documents to token ids: rendered, encoded a few at a time, or checked where they are ids already."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from routing.core.errors import InputError
+from routing.corpus.files import DealtRow
+from routing.corpus.normalise import RefusedError, normalise
+from routing.corpus.render import ChatRenderer, tokenizer_renderer
+from routing.corpus.row_formats import Conversation, Misfit, RawDocument, TokenIds
+from routing.corpus.strict_json import escape
+
+_ROWS_AT_ONCE = 16
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedRow:
+    """What became of a dealt row: its ids, int32 [T], or a refusal; `applied` counts the normalising rules."""
+
+    dealt: DealtRow
+    ids: Ids | RefusedError
+    applied: Counter[str]
+
+
+def encode_rows(dealt_rows: Iterator[DealtRow], *, tokenizer: Any) -> Iterator[EncodedRow]:
+    """Ids or a refusal for every row, in order; texts go to the tokenizer a few at a time, which then uses every core it may."""
+    render = tokenizer_renderer(tokenizer)
+    vocabulary_size = len(tokenizer)
+    while chunk := list(itertools.islice(dealt_rows, _ROWS_AT_ONCE)):
+        contents: list[str | Ids | RefusedError] = []
+        applied = [Counter[str]() for _ in chunk]
+        for dealt, counts in zip(chunk, applied, strict=True):
+            try:
+                content = text_or_ids(dealt.document, render, counts)
+                contents.append(_checked_ids(content, vocabulary_size) if isinstance(content, TokenIds) else content)
+            except RefusedError as refusal:
+                contents.append(refusal)
+        encoded = iter(_encode([content for content in contents if isinstance(content, str)], tokenizer, chunk))
+        for dealt, outcome, counts in zip(chunk, contents, applied, strict=True):
+            yield EncodedRow(dealt=dealt, ids=next(encoded) if isinstance(outcome, str) else outcome, applied=counts)
+
+
+def text_or_ids(document: RawDocument, render: ChatRenderer, applied: Counter[str]) -> str | TokenIds:
+    """The text to encode, or the ids that need none; adds to `applied`. RefusedError where a rule refuses the row."""
+    body = document.body
+    if isinstance(body, Misfit):
+        raise RefusedError("shape", body.detail)
+    if isinstance(body, TokenIds):
+        return body
+    if isinstance(body, Conversation):
+        try:
+            messages, tools = normalise(body, applied)
+        except RecursionError:
+            raise RefusedError("too_deep", "nested too deeply") from None
+        text = render(messages, tools)
+    else:
+        text = body.text
+    if not text:
+        raise RefusedError("empty", "no text")
+    if "\x00" in text:
+        raise RefusedError("content", "NUL in the text")
+    return text
+
+
+def _encode(texts: list[str], tokenizer: Any, chunk: Sequence[DealtRow]) -> list[Ids]:
+    if not texts:
+        return []
+    try:
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    except Exception as error:  # a tokenizer is someone else's code and data
+        where = f"{chunk[0].file.path}: row {chunk[0].row} or one of the {len(chunk) - 1} dealt after it"
+        raise InputError(f"{where}: the tokenizer raised {type(error).__name__}: {escape(str(error))}") from None
+    return [np.asarray(ids, dtype=np.int32) for ids in encoded]
+
+
+def _checked_ids(body: TokenIds, vocabulary_size: int) -> Ids:
+    """The ids at unmasked positions; RefusedError where ids or mask are no such thing."""
+    ids, mask = body.input_ids, body.attention_mask
+    if not isinstance(ids, list) or not all(type(token_id) is int for token_id in ids):
+        raise RefusedError("token_ids", "input_ids holds something other than integers")
+    if mask is not None:
+        if not isinstance(mask, list) or len(mask) != len(ids) or not all(bit in (0, 1) for bit in mask):
+            raise RefusedError("token_ids", f"attention_mask is not {len(ids)} zeros and ones")
+        ids = [token_id for token_id, bit in zip(ids, mask, strict=True) if bit]
+    if ids and not (min(ids) >= 0 and max(ids) < vocabulary_size):
+        worst = min(ids) if min(ids) < 0 else max(ids)
+        raise RefusedError("token_ids", f"id {worst:.0f} is outside the vocabulary of {vocabulary_size}")
+    return np.asarray(ids, dtype=np.int32)

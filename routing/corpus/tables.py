@@ -1,0 +1,128 @@
+"""Rows of Parquet files, Arrow files and saved `datasets` directories."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from routing.core.errors import InputError, StorageError
+from routing.corpus.strict_json import escape
+
+# A row is looked at through these keys only; other columns of a Parquet or Arrow file are not read.
+ROW_KEYS = (
+    "messages",
+    "tools",
+    "traj",
+    "trajectory",
+    "messages_display",
+    "text",
+    "input_ids",
+    "attention_mask",
+    "task_id",
+    "domain",
+)
+_ROWS_AT_ONCE = 64
+
+Rows = Iterator[tuple[int, object]]
+
+
+def parquet_rows(path: Path, *, name: str) -> Rows | None:
+    """(0-based row, object) of a Parquet file, read a few at a time; None where it has none of ROW_KEYS as a column."""
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        columns = [column for column in file.schema_arrow.names if column in ROW_KEYS]
+    except Exception as error:  # damaged bytes surface as errors of every kind, here and below
+        raise _unreadable(name, "Parquet", error) from None
+    if not columns:
+        return None
+
+    def batches() -> Iterator[Any]:
+        try:
+            yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns)
+        except Exception as error:
+            raise _unreadable(name, "Parquet", error) from None
+
+    return _rows(batches(), name=name)
+
+
+def arrow_rows(path: Path, *, is_file: bool, name: str) -> Rows | None:
+    """The same of an Arrow IPC file, or stream as `datasets` writes it."""
+    import pyarrow as pa
+
+    try:
+        source = pa.memory_map(str(path))
+        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        columns = [column for column in reader.schema.names if column in ROW_KEYS]
+    except Exception as error:
+        raise _unreadable(name, "Arrow", error) from None
+    if not columns:
+        return None
+
+    def batches() -> Iterator[Any]:
+        try:
+            whole = (reader.get_batch(index) for index in range(reader.num_record_batches)) if is_file else reader
+            for batch in whole:
+                narrow = batch.select(columns)
+                for start in range(0, narrow.num_rows, _ROWS_AT_ONCE):
+                    yield narrow.slice(start, _ROWS_AT_ONCE)
+        except Exception as error:
+            raise _unreadable(name, "Arrow", error) from None
+
+    return _rows(batches(), name=name)
+
+
+def is_saved_dataset(path: Path, *, name: str) -> bool:
+    """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote the directory."""
+    try:
+        return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+
+
+def saved_dataset_rows(path: Path, *, name: str) -> Rows | None:
+    """The same of a saved `datasets` directory; splits follow each other in the order they were saved in."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(f"{name}: reading a saved dataset needs the package `datasets`; install it or pass Parquet") from None
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise _unreadable(name, "a saved dataset", error) from None
+    splits = list(loaded.values()) if isinstance(loaded, datasets.DatasetDict) else [loaded]
+    columns = [[column for column in split.column_names if column in ROW_KEYS] for split in splits]
+    if not all(columns):
+        return None
+
+    def batches() -> Iterator[Any]:
+        try:
+            for split, wanted in zip(splits, columns, strict=True):
+                yield from split.select_columns(wanted).with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
+        except Exception as error:
+            raise _unreadable(name, "a saved dataset", error) from None
+
+    return _rows(batches(), name=name)
+
+
+def _rows(batches: Iterator[Any], *, name: str) -> Rows:
+    row = 0
+    for batch in batches:
+        try:
+            batch.validate(full=True)  # Arrow reads where its offsets point, be it outside the file
+            values: list[object] = batch.to_pylist()
+        except Exception as error:
+            raise InputError(f"{name}: row {row} or one of the {_ROWS_AT_ONCE} after it: {_one_line(error)}") from None
+        for value in values:
+            yield row, value
+            row += 1
+
+
+def _unreadable(name: str, kind: str, error: Exception) -> InputError | StorageError:
+    if isinstance(error, OSError) and error.errno:
+        return StorageError(f"{name}: cannot read: {error.strerror}")
+    return InputError(f"{name}: cannot be read as {kind}: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return escape(" ".join(str(error).split()), 100)
