@@ -5,7 +5,7 @@ import re
 from routing.core.errors import InputError
 
 BYTES_PER_GB = 10**9
-_MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_MULTIPLES: dict[str, int] = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE = re.compile(r"(\d+)(?:\.(\d+))?([kmg]?)", re.IGNORECASE | re.ASCII)
 
 
@@ -19,7 +19,7 @@ def parse_size(text: str, *, name: str) -> int:
         raise InputError(f"{name}: {text[:40]!r} is no size; write a whole number, or 200k, 3.5M")
     whole, fraction, suffix = match.group(1), match.group(2) or "", match.group(3).lower()
     scaled = int(whole + fraction) * _MULTIPLES[suffix]
-    count, rest = divmod(scaled, 10 ** len(fraction))
+    count, rest = divmod(scaled, int(10 ** len(fraction)))
     if rest or count < 1:
         raise InputError(f"{name}: {text!r} is not a whole positive number")
     return count

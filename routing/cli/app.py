@@ -1,0 +1,230 @@
+"""Verbs, flags and exit codes. Results go to stdout (`--json` for machines), progress and warnings to stderr."""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from routing.cli import tables
+from routing.cli.progress import StderrProgress
+from routing.core.errors import InputError, RoutingError
+from routing.core.units import parse_size, parse_size_list
+
+app = typer.Typer(
+    name="routing",
+    help="How unevenly Mixture-of-Experts models route their tokens, and the memory to allow for it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
+Ep = Annotated[str | None, typer.Option("--ep", help="Expert-parallel sizes, as 2,4,8. Default: those of 2, 4, 8 that divide.")]
+BatchTokens = Annotated[str, typer.Option("--batch-tokens", help="Batch sizes in tokens of the view, as 200k,20k,2k.")]
+Order = Annotated[str, typer.Option("--order", help="Trajectory order: `corpus`, or a seed (a whole number) to shuffle by.")]
+DEFAULT_BATCH_TOKENS = "200k,20k,2k"
+
+
+@app.command()
+def measure(
+    policy: Annotated[str, typer.Argument(help="A checkpoint folder, or a hub id as org/name or org/name@revision.")],
+    corpus: Annotated[list[Path], typer.Argument(help="Trajectory files, in order; the format is told from their content.")],
+    out: Annotated[Path, typer.Option("--out", help="The run directory, as runs/NAME; an unfinished one is gone on with.")],
+    label: Annotated[str | None, typer.Option("--label", help="What tables call this policy. Default: its name.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="A folder with another tokenizer than the policy's.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="The corpus format, instead of telling it from the content.")
+    ] = None,
+    domain: Annotated[str | None, typer.Option("--domain", help="The domain of files that name none, for units.")] = None,
+    segment_tokens: Annotated[str, typer.Option("--segment-tokens", help="The longest segment, in tokens.")] = "1024",
+    max_tokens: Annotated[
+        str | None, typer.Option("--max-tokens", help="Take whole trajectories, round-robin, up to N tokens.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
+    on_bad_line: Annotated[
+        str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
+    ] = "stop",
+    plan: Annotated[bool, typer.Option("--plan", help="Say tokens, segments, disk and expected time; measure nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a policy over a corpus and count the rows that each expert of each MoE layer receives. Resumes by itself."""
+    _quiet_transformers()
+    from routing.stages.begin import MeasureRequest
+
+    request = MeasureRequest(
+        policy=policy,
+        corpus=tuple(corpus),
+        out=out,
+        label=label,
+        tokenizer=tokenizer,
+        format=format,
+        domain=domain,
+        segment_tokens=parse_size(segment_tokens, name="--segment-tokens"),
+        max_tokens=None if max_tokens is None else parse_size(max_tokens, name="--max-tokens"),
+        device=device,
+        dtype=dtype,
+        on_bad_line=on_bad_line,
+        command=tuple(sys.argv[1:]),
+    )
+    with StderrProgress() as progress:
+        if plan:
+            from routing.stages.plan import plan as plan_stage
+
+            result: Any = plan_stage(request, progress)
+        else:
+            from routing.stages.measure import measure as measure_stage
+
+            result = measure_stage(request, progress)
+    _answer(asdict(result), as_json, tables.show_facts)
+
+
+@app.command()
+def imbalance(
+    runs: Runs,
+    ep: Ep = None,
+    batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
+    view: Annotated[
+        str, typer.Option("--view", help="packed: a shared prefix once a batch; logical: every trajectory in full.")
+    ] = "packed",
+    order: Order = "corpus",
+    by: Annotated[str | None, typer.Option("--by", help="`layer`: one row a layer instead of the worst over layers.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Worst-layer imbalance (busiest rank / even share) by EP size and batch size, beside the mean and the pooled figure."""
+    from routing.stages.imbalance import imbalance as imbalance_stage
+
+    if view not in ("packed", "logical"):
+        raise InputError(f"--view: {view!r} is neither packed nor logical")
+    if by not in (None, "layer"):
+        raise InputError(f"--by: {by!r} is not known; layer")
+    answer = imbalance_stage(
+        runs, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), view=view, order=_order(order), by_layer=by == "layer"
+    )
+    _warn(answer.warnings)
+    _answer({"rows": answer.rows}, as_json, tables.show_imbalance)
+    if all(row["num_batches"] == 0 for row in answer.rows):
+        raise InputError(
+            f"--batch-tokens: no full batch of {batch_tokens} tokens in {', '.join(map(str, runs))}; ask for smaller batches"
+        )
+
+
+@app.command()
+def fit(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", help="The allowance table to write, a YAML file.")],
+    ep: Ep = None,
+    batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
+    order: Order = "corpus",
+    as_json: Json = False,
+) -> None:
+    """Turn measured imbalances into the allowances that memory planning must use, with their evidence."""
+    from routing.stages.fit import fit as fit_stage
+
+    answer = fit_stage(runs, out=out, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), order=_order(order))
+    _warn(answer.warnings)
+    _answer(answer.table, as_json, tables.show_allowances)
+    typer.echo(f"{out}: written", err=True)
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="One run directory or several.")],
+    as_json: Json = False,
+) -> None:
+    """What a run holds: policy, corpus, tokens, layers, experts, checks, and where it stopped."""
+    from routing.stages.show import show as show_stage
+
+    answers = [show_stage(run) for run in runs]
+    for answer in answers:
+        _warn(answer.warnings)
+    _answer({"runs": [answer.facts for answer in answers]}, as_json, tables.show_runs)
+    failed = [f"{answer.facts['run']}: {one}" for answer in answers for one in answer.failed_checks]
+    if failed:
+        _leave(failed[0], 1)
+
+
+def _quiet_transformers() -> None:
+    """Its bars and advice would stand between ours; what it would say of absent kernels is in the manifest."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _ep_sizes(text: str | None) -> tuple[int, ...] | None:
+    """The sizes as asked; that they divide the experts is for the stage to say, which knows how many there are."""
+    if text is None:
+        return None
+    sizes = []
+    for part in text.split(","):
+        if not part.strip().lstrip("+-").isdecimal() or len(part) > 9:
+            raise InputError(f"--ep: {part[:20]!r} is not a whole number; sizes that divide the experts, as 2,4,8")
+        sizes.append(int(part))
+    if len(set(sizes)) != len(sizes):
+        raise InputError(f"--ep: {text!r} names a size twice")
+    return tuple(sizes)
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    return parse_size_list(text, name="--batch-tokens")
+
+
+def _order(text: str) -> str | int:
+    if text == "corpus":
+        return text
+    if not text.isdecimal() or len(text) > 18:
+        raise InputError(f"--order: {text[:40]!r} is neither corpus nor a seed (a whole number from 0)")
+    return int(text)
+
+
+def _warn(warnings: tuple[str, ...] | list[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def _answer(answer: dict[str, Any], as_json: bool, show_table: Any) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer, allow_nan=False, default=str))
+    else:
+        show_table(answer)
+    sys.stdout.flush()
+
+
+def _leave(message: str, exit_code: int) -> NoReturn:
+    typer.echo("routing: " + " ".join(message.split()), err=True)
+    sys.exit(exit_code)
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The entry point: one line and an exit code for everything that a user can meet."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app(standalone_mode=False)
+    except RoutingError as error:
+        _leave(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _leave("interrupted; what was committed stays, the same command goes on from there", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left; Python would complain once more at exit
+        sys.exit(0)
+    except MemoryError:
+        _leave("out of memory; ask for smaller batches, or a larger machine", 4)
+    except OSError as error:
+        _leave(f"{error.filename or 'input/output'}: {error.strerror or error}", 4)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the option parser's own errors have it
+            raise
+        _leave(f"{error.format_message()} (routing --help)", 2)

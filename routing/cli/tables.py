@@ -1,0 +1,88 @@
+"""Answers as tables that a person reads."""
+
+import shutil
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from routing.core.units import format_size
+
+
+def show_facts(facts: dict[str, Any]) -> None:
+    """One name and value a line."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(name, _cell(value))
+    _print(table)
+
+
+def show_imbalance(answer: dict[str, Any]) -> None:
+    """The rows of `routing imbalance`; what no full batch defines is a dash."""
+    rows = answer["rows"]
+    names = list(rows[0]) if rows else []
+    table = Table(
+        title="imbalance = busiest rank / even share (1.0 is even); contiguous placement; batch, rank and layer are 0-based"
+    )
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="left" if name in ("run", "label", "view") else "right")
+    for row in rows:
+        table.add_row(*(format_size(value) if name == "batch_tokens" else _cell(value) for name, value in row.items()))
+    _print(table)
+
+
+def show_allowances(table: dict[str, Any]) -> None:
+    """The entries of a table: the factor, what it rests on, what binds."""
+    view = Table(title=f"allowances for {table['model']['name']} (contiguous placement)")
+    names = ("ep", "batch tokens", "layer", "allowance", "status", "observed max", "where", "batches", "units", "binds", "slack")
+    for name in names:
+        view.add_column(name, justify="left" if name in ("status", "where", "binds") else "right")
+    for entry in table["entries"]:
+        evidence, most = entry["evidence"], entry["evidence"]["observed_max"] or {}
+        where = f"{most['label']}, layer {most['layer']}, batch {most['batch']}, rank {most['rank']}" if most else None
+        counts = (evidence["num_batches"], evidence["num_units"], evidence["binds"], evidence["slack"])
+        size = format_size(entry["batch_tokens"])
+        cells = (
+            entry["ep"],
+            size,
+            entry["layer"],
+            f"{entry['allowance']:g}",
+            entry["status"],
+            most.get("imbalance"),
+            where,
+            *counts,
+        )
+        view.add_row(*map(_cell, cells))
+    _print(view)
+
+
+def show_runs(answer: dict[str, Any]) -> None:
+    """Each run's facts, nested ones indented."""
+    for facts in answer["runs"]:
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in facts.items():
+            if isinstance(value, dict):
+                for inner, item in value.items():
+                    table.add_row(f"{name}.{inner}", _cell(item))
+            else:
+                table.add_row(name, _cell(value))
+        _print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(item) for item in value)
+    return str(value)
+
+
+def _print(table: Table) -> None:
+    # A pipe gets the whole table: a number cut to fit a guessed width would be a wrong number.
+    width = shutil.get_terminal_size((160, 40)).columns if sys.stdout.isatty() else 220
+    Console(width=width, highlight=False, markup=False).print(table)

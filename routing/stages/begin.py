@@ -1,0 +1,206 @@
+"""How a measurement begins: policy and corpus read, the prefix tree cut, the manifest drawn up; nothing written yet."""
+
+import hashlib
+import importlib.util
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from routing.core.errors import InputError
+from routing.core.segments import PrefixTree
+from routing.corpus.load import load_corpus
+from routing.corpus.sequences import Corpus
+from routing.corpus.tree import build_tree
+from routing.measure.forward import TOKENS_PER_BATCH
+from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
+from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy
+from routing.stages.provenance import tool_commit, utc_now, versions
+from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings
+from routing.store.run import MANIFEST_NAME, read_manifest
+
+SEED = 0
+_KERNELS = {"flash_attention": "flash_attn", "flash_linear_attention": "fla", "causal_conv1d": "causal_conv1d"}
+
+
+class Progress(Protocol):
+    """What a stage tells whoever watches: a line of text, and tokens done of a total."""
+
+    def note(self, text: str) -> None: ...
+    def begin(self, what: str, total_tokens: int | None) -> None: ...
+    def advance(self, tokens: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureRequest:
+    """What the user asked for; sizes in tokens."""
+
+    policy: str
+    corpus: tuple[Path, ...]
+    out: Path
+    label: str | None
+    tokenizer: str | None
+    format: str | None
+    domain: str | None
+    segment_tokens: int
+    max_tokens: int | None
+    device: str
+    dtype: str
+    on_bad_line: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """All that the forward passes need, and the manifest that a new run would begin with."""
+
+    files: PolicyFiles
+    corpus: Corpus
+    tree: PrefixTree
+    parts: tuple[PartPlan, ...]
+    manifest: Manifest
+    device: torch.device
+    dtype: torch.dtype
+
+
+def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
+    """Reads policy and corpus; InputError where either can't be measured."""
+    device = resolve_device(request.device)
+    files = resolve_policy(request.policy, tokenizer=request.tokenizer)
+    dtype = resolve_dtype(request.dtype, device=device, config=files.config)
+    tokenizer = load_tokenizer(files)
+    progress.begin("reading the corpus", request.max_tokens)
+    corpus = load_corpus(
+        request.corpus,
+        tokenizer=tokenizer,
+        format=request.format,
+        domain=request.domain,
+        max_tokens=request.max_tokens,
+        max_positions=files.max_positions,
+        on_bad_line=request.on_bad_line,
+        on_trajectory=progress.advance,
+    )
+    largest = max(int(one.token_ids.max()) for one in corpus.trajectories)
+    vocabulary = files.config.get_text_config(decoder=True).vocab_size
+    if largest >= vocabulary:
+        raise InputError(
+            f"token id {largest} is beyond the policy's vocabulary of {vocabulary}; another policy's tokenizer (--tokenizer)"
+        )
+    tree = build_tree([one.token_ids for one in corpus.trajectories], segment_tokens=request.segment_tokens)
+    template = getattr(tokenizer, "chat_template", None)
+    template_sha256 = hashlib.sha256(str(template).encode()).hexdigest() if template else None
+    files = replace(files, record=replace(files.record, template_sha256=template_sha256))
+    parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
+    manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
+    return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+
+
+def _new_manifest(
+    request: MeasureRequest,
+    files: PolicyFiles,
+    corpus: Corpus,
+    tree: PrefixTree,
+    parts: Sequence[PartPlan],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Manifest:
+    commit, dirty = tool_commit()
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        label=request.label or files.name,
+        state="measuring",
+        policy=files.record,
+        shape=files.shape,
+        corpus=_corpus_record(corpus, tree, segment_tokens=request.segment_tokens),
+        settings=_settings(request, device, dtype),
+        versions=versions(),
+        tool_commit=commit,
+        tool_dirty=dirty,
+        command=request.command,
+        started_at=utc_now(),
+        finished_at=None,
+        elapsed_s=0.0,
+        planned_load_parts=len(parts),
+        planned_tokens=sum(part.num_tokens for part in parts),
+        halvings=0,
+        parts=(),
+        content_hash=None,
+    )
+
+
+def _corpus_record(corpus: Corpus, tree: PrefixTree, *, segment_tokens: int) -> CorpusRecord:
+    digest = hashlib.sha256(f"segment_tokens={segment_tokens}\n".encode())
+    for one in corpus.trajectories:
+        digest.update(
+            "\0".join((one.trajectory_hash, one.unit, one.stratum, one.source_file, str(one.source_row))).encode() + b"\n"
+        )
+    names = FileRecord.__slots__
+    return CorpusRecord(
+        corpus_hash=digest.hexdigest(),
+        files=tuple(FileRecord(**{name: getattr(one, name) for name in names}) for one in corpus.files),
+        refusals=tuple(
+            RefusalRecord(**{name: getattr(one, name) for name in RefusalRecord.__slots__}) for one in corpus.refusals
+        ),
+        normalised=dict(sorted(corpus.normalised.items())),
+        tokens_logical=tree.tokens_logical,
+        tokens_packed=tree.tokens_packed,
+        num_trajectories=len(corpus.trajectories),
+        num_segments=len(tree.segments),
+    )
+
+
+def _settings(request: MeasureRequest, device: torch.device, dtype: torch.dtype) -> Settings:
+    on_gpu = device.type == "cuda"
+    return Settings(
+        segment_tokens=request.segment_tokens,
+        max_tokens=request.max_tokens,
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        dtype=str(dtype).removeprefix("torch."),
+        attention_implementation="unknown until loaded",
+        experts_implementation="unknown until loaded",
+        kernels={name: importlib.util.find_spec(package) is not None for name, package in _KERNELS.items()},
+        tokens_per_batch=TOKENS_PER_BATCH[device.type],
+        tokens_per_part=TOKENS_PER_PART,
+        num_threads=torch.get_num_threads(),
+        seed=SEED,
+    )
+
+
+def existing(out: Path) -> Manifest | None:
+    """The manifest of the run in `out`, None where there is no run yet."""
+    return read_manifest(out) if (out / MANIFEST_NAME).exists() else None
+
+
+def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
+    """A run goes on only with what it began with; InputError names the first difference."""
+    pairs: list[tuple[str, Any, Any]] = [("corpus", found.corpus.corpus_hash, wanted.corpus.corpus_hash)]
+    pairs += [
+        (f"policy {name}", value, asdict(wanted.policy)[name]) for name, value in asdict(found.policy).items() if name != "name"
+    ]
+    same_settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
+    pairs += [(name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in same_settings]
+    for what, old, new in pairs:
+        if old != new:
+            raise InputError(
+                f"{out}: was measured with {what} {str(old)[:24]}, now {str(new)[:24]}; choose another --out, or remove the run"
+            )
+
+
+def counts(out: Path, manifest: Manifest) -> dict[str, Any]:
+    """The sizes that a plan and a result share."""
+    return {
+        "run": out.resolve().name,
+        "tokens_logical": manifest.corpus.tokens_logical,
+        "tokens_packed": manifest.corpus.tokens_packed,
+        "segments": manifest.corpus.num_segments,
+        "trajectories": manifest.corpus.num_trajectories,
+        "refused": len(manifest.corpus.refusals),
+        "layers": len(manifest.shape.moe_layers),
+        "experts": manifest.shape.num_experts,
+        "top_k": manifest.shape.top_k,
+    }

@@ -1,0 +1,46 @@
+"""`routing fit`: finished runs in, a table of allowances with its evidence out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from routing.core.allowance import AllowanceTable, Generated
+from routing.fit.table import fit_headroom, require_comparable
+from routing.query.imbalance import measured_run
+from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
+from routing.stages.provenance import tool_commit, tool_version, utc_now
+from routing.store.allowances import write_table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitAnswer:
+    """The table as plain values, decimals as numbers; `warnings` one line each."""
+
+    table: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def fit(
+    folders: Sequence[Path], *, out: Path, eps: tuple[int, ...] | None, batch_sizes: Sequence[int], order: str | int
+) -> FitAnswer:
+    """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all."""
+    runs = open_distinct(folders)
+    measured, warnings = [], [notice for run in runs for notice in run.notices]
+    for run in runs:
+        sizes, left_out = ep_sizes_of(run, eps)
+        found, cautions = measured_run(run, eps=sizes, batch_sizes=batch_sizes, order=order)
+        measured.append(found)
+        warnings += [*left_out, *as_lines(cautions)]
+    require_comparable(measured)
+    generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
+    table, cautions = fit_headroom(measured, model_name=runs[0].manifest.policy.name, generated=generated)
+    write_table(out, table)
+    return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
+
+
+def plain(table: AllowanceTable) -> dict[str, Any]:
+    """The table as JSON holds it."""
+    body: dict[str, Any] = json.loads(json.dumps(asdict(table), default=float))
+    return body

@@ -1,0 +1,67 @@
+"""`routing measure --plan`: what a measurement would cost, before a weight is loaded or a forward pass spent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from routing.core.errors import RoutingError
+from routing.stages.begin import MeasureRequest, Progress, counts, existing, prepare, require_same
+from routing.store.manifest import Manifest
+from routing.store.run import MANIFEST_NAME, read_manifest
+
+# Bytes a row of `loads` takes on disk, zstd; measured over the demo runs (docs/LOG.md).
+LOADS_BYTES_PER_ROW = 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasurePlan:
+    """What a measurement would cost, known before a forward pass; `tokens_computed` repeats prefixes as context."""
+
+    run: str
+    tokens_logical: int
+    tokens_packed: int
+    tokens_computed: int
+    segments: int
+    trajectories: int
+    refused: int
+    layers: int
+    experts: int
+    top_k: int
+    parts: int
+    parts_done: int
+    disk_bytes: int
+    expected_s: float | None
+    expected_from: str
+
+
+def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
+    """What `measure` would do, without loading a weight."""
+    prepared = prepare(request, progress)
+    shape, done = prepared.files.shape, existing(request.out)
+    if done is not None:
+        require_same(request.out, done, prepared.manifest)
+    kept = {part.name for part in done.parts if part.table == "loads"} if done else set()
+    tokens_computed = sum(part.num_tokens for part in prepared.parts[len(kept) :])
+    rows = len(prepared.tree.segments) * len(shape.moe_layers) * shape.num_experts
+    expected_s, expected_from = _expected(request.out, prepared.manifest, tokens_computed)
+    return MeasurePlan(
+        **counts(request.out, prepared.manifest),
+        tokens_computed=tokens_computed,
+        parts=len(prepared.parts),
+        parts_done=len(kept),
+        disk_bytes=int(rows * LOADS_BYTES_PER_ROW),
+        expected_s=expected_s,
+        expected_from=expected_from,
+    )
+
+
+def _expected(out: Path, wanted: Manifest, tokens_computed: int) -> tuple[float | None, str]:
+    """Seconds, from the speed of an earlier run of the same weights on the same device beside `out`; None where there is none."""
+    for path in sorted(out.parent.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            found = read_manifest(path.parent)
+        except RoutingError:
+            continue  # a damaged neighbour is no reason to refuse a plan
+        same = all(getattr(found.settings, name) == getattr(wanted.settings, name) for name in ("device_name", "dtype"))
+        if same and found.state == "finished" and found.policy.weights_sha256 == wanted.policy.weights_sha256:
+            return round(tokens_computed * found.elapsed_s / found.planned_tokens, 1), f"the speed of {path.parent.name}"
+    return None, "no earlier run of this policy on this device to take a speed from"

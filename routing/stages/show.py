@@ -1,0 +1,51 @@
+"""`routing show`: what a run holds, whether its checks hold, where it stopped."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from routing.query.checks import run_checks
+from routing.store.run import open_run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShowAnswer:
+    """`facts` of one run, the names of `failed_checks` with their first violation, and `warnings` one line each."""
+
+    facts: dict[str, Any]
+    failed_checks: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def show(folder: Path) -> ShowAnswer:
+    """Verifies every part, runs every check, and tells what the manifest says; failed checks are told, not raised."""
+    run = open_run(folder)
+    manifest, checks = run.manifest, run_checks(run)
+    failed = tuple(f"{one.name}: {one.num_violations} places, the first {one.first[0]}" for one in checks if one.num_violations)
+    reasons = Counter(refusal.reason for refusal in manifest.corpus.refusals)
+    facts = {
+        "run": run.name,
+        "label": manifest.label,
+        "state": manifest.state,
+        "parts": f"{len(run.part_paths('loads'))} of {manifest.planned_load_parts}",
+        "policy": asdict(manifest.policy),
+        "shape": asdict(manifest.shape),
+        "corpus": {
+            "files": [f"{file.name} ({file.format}: {file.kept} of {file.rows} rows)" for file in manifest.corpus.files],
+            "trajectories": manifest.corpus.num_trajectories,
+            "refused": dict(sorted(reasons.items())),
+            "tokens_logical": manifest.corpus.tokens_logical,
+            "tokens_packed": manifest.corpus.tokens_packed,
+            "segments": manifest.corpus.num_segments,
+            "normalised": manifest.corpus.normalised,
+        },
+        "settings": asdict(manifest.settings),
+        "versions": manifest.versions,
+        "tool": {"commit": manifest.tool_commit, "dirty": manifest.tool_dirty},
+        "times": {"started": manifest.started_at, "finished": manifest.finished_at, "elapsed_s": round(manifest.elapsed_s, 3)},
+        "halvings": manifest.halvings,
+        "content_hash": manifest.content_hash,
+        "checks": {one.name: "fails" if one.num_violations else "holds" for one in checks},
+    }
+    return ShowAnswer(facts=facts, failed_checks=failed, warnings=run.notices)

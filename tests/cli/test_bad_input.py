@@ -1,0 +1,236 @@
+"""Whatever a user can get wrong: one line on stderr, the exit code of its kind, nothing on stdout, no traceback."""
+
+import json
+import sys
+
+import pytest
+
+from routing.cli import main
+from routing.store.manifest import decode, encode
+from routing.store.run import MANIFEST_NAME
+from tests.policies import tiny_config, write_tiny_policy
+from tests.stores import write_tiny_run
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return write_tiny_policy(tmp_path_factory.mktemp("cli-policies") / "tiny")
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """Eight trajectories of 100 tokens, one layer of 8 experts, top-1: 100 rows on expert 0, or spread over two."""
+    loads = {(segment, 0): [50 + segment, 50 - segment, 0, 0, 0, 0, 0, 0] for segment in range(8)}
+    write_tiny_run(tmp_path / "run", paths=[[s] for s in range(8)], segment_tokens=[100] * 8, loads=loads, num_experts=8, top_k=1)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def invoke(monkeypatch, capsys):
+    """Runs the command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["routing", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def _refused(answer, exit_code, *words):
+    code, out, err = answer
+    said = [line for line in err.splitlines() if line.startswith("routing: ")]
+    assert code == exit_code, err
+    assert len(said) == 1
+    assert "Traceback" not in err
+    assert all(word in said[0] for word in words), said[0]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--ep", "3"], "valid sizes: 2, 4, 8"),
+        (["--ep", "1"], "exactly 1.0"),
+        (["--ep", "0"], "valid sizes: 2, 4, 8"),
+        (["--ep", "-2"], "valid sizes: 2, 4, 8"),
+        (["--ep", "16"], "valid sizes: 2, 4, 8"),
+        (["--ep", "2.0"], "whole number"),
+        (["--ep", "2,2"], "twice"),
+        (["--ep", ""], "whole number"),
+        (["--ep", "9" * 400], "whole number"),
+        (["--batch-tokens", "0"], "whole positive"),
+        (["--batch-tokens", "-5"], "--batch-tokens"),
+        (["--batch-tokens", "1.5"], "whole positive"),
+        (["--batch-tokens", "2k,2000"], "twice"),
+        (["--batch-tokens", "many"], "no size"),
+        (["--batch-tokens", "200k"], "no full batch"),
+        (["--view", "flat"], "--view"),
+        (["--order", "random"], "--order"),
+        (["--order", "-1"], "--order"),
+        (["--by", "rank"], "--by"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_bad_flag_of_imbalance_is_exit_2(invoke, run_folder, flags, word):
+    _refused(invoke("imbalance", run_folder, *flags), 2, word)
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--segment-tokens", "0"], "--segment-tokens"),
+        (["--max-tokens", "none"], "--max-tokens"),
+        (["--max-tokens", "5"], "--max-tokens"),
+        (["--device", "abacus"], "--device"),
+        (["--dtype", "int3"], "--dtype"),
+        (["--format", "papyrus"], "papyrus"),
+        (["--tokenizer", "/nowhere"], "--tokenizer"),
+        (["--on-bad-line", "guess"], "on-bad-line"),
+    ],
+)
+def test_a_bad_flag_of_measure_is_exit_2(invoke, policy, tmp_path, flags, word):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", policy, tmp_path / "corpus.jsonl", "--out", tmp_path / "run", *flags), 2, word)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_is_none_is_exit_2(invoke, tmp_path, policy):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": "hello there"}\n')
+    (tmp_path / "empty").mkdir()
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_text((policy / "config.json").read_text())
+    (pickled / "pytorch_model.bin").write_bytes(b"\x80")
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    (remote / "model.safetensors").write_bytes(b"")
+    (remote / "config.json").write_text(json.dumps({"model_type": "x", "auto_map": {"AutoModel": "code.Model"}}))
+    for folder, word in (("missing", "no folder"), ("empty", "no config.json"), (pickled, "pickle"), (remote, "auto_map")):
+        target = tmp_path / folder
+        _refused(invoke("measure", target, corpus, "--out", tmp_path / "run"), 2, word)
+
+
+def test_a_dense_model_is_exit_2(invoke, tmp_path):
+    from transformers import Qwen3Config
+
+    config = Qwen3Config(
+        vocab_size=256,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=16,
+    )
+    dense = write_tiny_policy(tmp_path / "dense", config=config)
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", dense, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "not a Mixture-of-Experts")
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_exit_2(invoke, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = write_tiny_policy(tmp_path / "holed", config=tiny_config(num_hidden_layers=2))
+    weights = load_file(folder / "model.safetensors")
+    weights.pop(next(name for name in weights if "mlp.gate.weight" in name))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "1 weights missing")
+
+
+def test_a_run_that_is_none_is_exit_2(invoke, tmp_path):
+    for verb in (["imbalance"], ["show"], ["fit", "--out", tmp_path / "a.yaml"]):
+        _refused(invoke(verb[0], tmp_path / "missing", *verb[1:]), 2, "no run here")
+
+
+def test_a_run_named_twice_is_exit_2(invoke, run_folder, tmp_path):
+    _refused(invoke("fit", run_folder, run_folder, "--out", tmp_path / "a.yaml", "--batch-tokens", "100"), 2, "twice")
+
+
+@pytest.mark.parametrize("name", ["loads-00000.parquet", "segments-00000.parquet", "paths-00000.parquet", MANIFEST_NAME])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_file_of_a_run_is_exit_3_before_any_number(invoke, run_folder, name, damage, tmp_path):
+    path = run_folder / name
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 3] ^= 4
+    path.write_bytes({"cut": bytes(raw[:-9]), "flip": bytes(raw), "empty": b""}[damage])
+    for verb in (["imbalance", "--batch-tokens", "100"], ["show"], ["fit", "--out", tmp_path / "a.yaml"]):
+        out = _refused(invoke(verb[0], run_folder, *verb[1:]), 3, name)
+        assert out == ""
+    assert not (tmp_path / "a.yaml").exists()
+
+
+def test_a_failed_check_is_exit_1(invoke, tmp_path):
+    loads = {(0, 0): [60, 40], (1, 0): [100, 99]}
+    write_tiny_run(tmp_path / "run", paths=[[0], [1]], segment_tokens=[100, 100], loads=loads, num_experts=2, top_k=1)
+    _refused(invoke("imbalance", tmp_path / "run", "--batch-tokens", "100"), 1, "rows_conserved")
+    _refused(invoke("show", tmp_path / "run"), 1, "rows_conserved")
+
+
+def test_an_unfinished_run_has_no_imbalance_yet(invoke, tmp_path):
+    write_tiny_run(
+        tmp_path / "run", paths=[[0]], segment_tokens=[10], loads={(0, 0): [6, 4]}, num_experts=2, top_k=1, is_finished=False
+    )
+    _refused(invoke("imbalance", tmp_path / "run"), 2, "unfinished")
+    code, out, _ = invoke("show", tmp_path / "run")
+    assert code == 0
+    assert "measuring" in out
+
+
+def test_another_hosts_lock_is_exit_4(invoke, policy, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").write_text('{"host": "elsewhere", "pid": 3}')
+    _refused(invoke("measure", policy, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 4, "host elsewhere")
+
+
+def test_an_out_that_cannot_be_written_is_exit_4(invoke, run_folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    _refused(invoke("fit", run_folder, "--batch-tokens", "100", "--out", tmp_path / "file" / "a.yaml"), 4, "a.yaml")
+
+
+def test_json_on_stdout_is_one_object_and_warnings_stay_on_stderr(invoke, run_folder):
+    code, out, err = invoke("imbalance", run_folder, "--batch-tokens", "400,300", "--ep", "2", "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0
+    assert [(row["batch_tokens"], row["num_batches"]) for row in rows] == [(400, 2), (300, 2)]
+    assert "partial_batch_dropped" in err
+    # Segments 0 to 3 hold 200 + 6 rows on expert 0 of 400; with all experts of rank 0 busy the imbalance is 2 x 400 / 400.
+    assert rows[0]["worst_imbalance"] == 2.0
+
+
+def test_one_full_batch_is_a_value_with_a_warning(invoke, run_folder):
+    code, out, err = invoke("imbalance", run_folder, "--batch-tokens", "500", "--ep", "2", "--json")
+    (row,) = json.loads(out)["rows"]
+    assert (code, row["num_batches"], row["worst_imbalance"]) == (0, 1, 2.0)
+    assert "one_batch" in err
+
+
+def test_a_size_without_a_full_batch_is_null_beside_one_that_has(invoke, run_folder):
+    code, out, err = invoke("imbalance", run_folder, "--batch-tokens", "200k,400", "--ep", "2", "--json")
+    large, small = json.loads(out)["rows"]
+    assert code == 0
+    assert (large["num_batches"], large["worst_imbalance"], large["worst_layer"]) == (0, None, None)
+    assert small["num_batches"] == 2
+    assert "no_full_batch" in err
+
+
+def test_default_sizes_that_do_not_divide_are_named(invoke, tmp_path):
+    loads = {(0, 0): [5, 3, 1, 1, 0, 0]}
+    write_tiny_run(tmp_path / "run", paths=[[0]], segment_tokens=[10], loads=loads, num_experts=6, top_k=1)
+    code, out, err = invoke("imbalance", tmp_path / "run", "--batch-tokens", "10", "--json")
+    assert code == 0
+    assert [row["ep"] for row in json.loads(out)["rows"]] == [2]
+    assert "EP 4, 8 left out" in err
+
+
+def test_a_manifest_survives_its_own_encoding(run_folder):
+    raw = (run_folder / MANIFEST_NAME).read_bytes()
+    assert encode(decode(raw, where="here")) == raw

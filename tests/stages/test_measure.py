@@ -1,0 +1,166 @@
+"""A measurement stops anywhere and goes on; it ends with what an uninterrupted one ends with."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from routing.core.errors import CheckFailedError, InputError, StorageError
+from routing.stages import begin
+from routing.stages.measure import measure
+from routing.stages.plan import plan
+from routing.store.files import TEMPORARY_MARK
+from routing.store.run import RunWriter, open_run, read_manifest
+
+TOKENS_PER_PART = 700
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(begin, "TOKENS_PER_PART", TOKENS_PER_PART)
+
+
+@pytest.fixture
+def whole(request_for, listener, tmp_path):
+    measure(request_for(tmp_path / "whole"), listener)
+    return open_run(tmp_path / "whole").manifest
+
+
+def test_a_run_says_what_it_holds(request_for, listener, tmp_path):
+    result = measure(request_for(tmp_path / "run", label="first"), listener)
+    manifest = read_manifest(tmp_path / "run")
+    assert (result.run, result.trajectories, result.refused) == ("run", 24, 0)
+    assert (result.layers, result.experts, result.top_k) == (4, 8, 2)
+    # Six heads of 60 tokens are shared by four trajectories each.
+    assert result.tokens_logical - result.tokens_packed == 6 * 60 * 3
+    assert (manifest.label, manifest.state, manifest.settings.dtype) == ("first", "finished", "float32")
+    assert manifest.planned_load_parts > 3
+    assert sum(part.num_rows for part in manifest.parts if part.table == "loads") == result.segments * 4 * 8
+
+
+def test_a_finished_run_is_said_to_be_finished_and_left_alone(request_for, listener, tmp_path):
+    measure(request_for(tmp_path / "run"), listener)
+    before = {one.name: one.read_bytes() for one in (tmp_path / "run").iterdir()}
+    measure(request_for(tmp_path / "run"), listener)
+    assert {one.name: one.read_bytes() for one in (tmp_path / "run").iterdir()} == before
+    assert any("finished already" in note for note in listener.notes)
+
+
+def _measure_and_die(request, when):
+    """Measures in a process of its own that kills itself with -9 at the third part of loads: `writing` it, or `written`."""
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        import torch
+        torch.set_num_threads(1)
+        from routing.stages import begin
+        from routing.stages.measure import measure
+        from routing.store import files, run
+        from tests.stages.conftest import Listener
+        begin.TOKENS_PER_PART = {TOKENS_PER_PART}
+        def die(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace, update = os.replace, run.RunWriter.update
+        if {when!r} == "writing":
+            os.replace = lambda old, new: die() if str(new).endswith("loads-00002.parquet") else replace(old, new)
+        else:
+            run.RunWriter.update = lambda self, **c: die() if "00002" in str(c.get("parts", "")) else update(self, **c)
+        measure(begin.MeasureRequest(policy={request.policy!r}, corpus=(Path({str(request.corpus[0])!r}),),
+            out=Path({str(request.out)!r}), label=None, tokenizer=None, format=None, domain=None, segment_tokens=32, max_tokens=None, device="cpu", dtype="auto",
+            on_bad_line="stop", command=("test",)), Listener())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=begin.__file__.rsplit("/routing/", 1)[0], check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("when", ["writing", "written"])
+def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(request_for, listener, tmp_path, whole, when):
+    request = request_for(tmp_path / "killed")
+    _measure_and_die(request, when)
+    torn = open_run(request.out)
+    assert len(torn.part_paths("loads")) == 2
+    assert any(TEMPORARY_MARK in one.name for one in request.out.iterdir()) == (when == "writing")
+    committed = [path.stat().st_mtime_ns for path in torn.part_paths("loads")]
+    measure(request, listener)
+    resumed = open_run(request.out)
+    assert resumed.manifest.content_hash == whole.content_hash
+    assert [path.stat().st_mtime_ns for path in resumed.part_paths("loads")][:2] == committed
+    assert not any(TEMPORARY_MARK in one.name or one.name == "lock" for one in request.out.iterdir())
+
+
+def test_a_full_disk_keeps_what_was_committed_and_the_run_goes_on(request_for, listener, tmp_path, whole, monkeypatch):
+    request = request_for(tmp_path / "full")
+    commit = RunWriter.commit
+
+    def full(self, table, index, rows, **changes):
+        if (table, index) == ("loads", 1):
+            monkeypatch.setattr(os, "fsync", lambda _descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        return commit(self, table, index, rows, **changes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "commit", full)
+        with pytest.raises(StorageError, match=r"loads-00001\.parquet: not written, No space left on device"):
+            measure(request, listener)
+    monkeypatch.undo()
+    monkeypatch.setattr(begin, "TOKENS_PER_PART", TOKENS_PER_PART)
+    assert len(open_run(request.out).part_paths("loads")) == 1
+    measure(request, listener)
+    assert read_manifest(request.out).content_hash == whole.content_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"segment_tokens": 16}, "corpus"), ({"max_tokens": 1000}, "corpus"), ({"dtype": "bfloat16"}, "dtype")],
+)
+def test_a_run_goes_on_only_with_what_it_began_with(request_for, listener, tmp_path, changes, what):
+    measure(request_for(tmp_path / "run"), listener)
+    with pytest.raises(InputError, match=f"was measured with {what}"):
+        measure(request_for(tmp_path / "run", **changes), listener)
+
+
+def test_a_folder_with_other_things_is_not_written_to(request_for, listener, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"'thesis\.txt' and no run"):
+        measure(request_for(tmp_path / "run"), listener)
+
+
+def test_a_router_that_gives_no_number_stops_the_run_and_keeps_no_part(request_for, listener, tmp_path, policy_folder):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(policy_folder, broken)
+    weights = load_file(broken / "model.safetensors")
+    name = next(one for one in weights if "layers.2.mlp.gate.weight" in one)
+    weights[name][0] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckFailedError, match=r"layer 2, segment \d+: .* NaN or Inf"):
+        measure(request_for(tmp_path / "run", policy=str(broken)), listener)
+    assert open_run(tmp_path / "run").part_paths("loads") == []
+
+
+def test_a_plan_spends_no_forward_pass_and_knows_the_sizes(request_for, listener, tmp_path, whole, monkeypatch):
+    from routing.measure import policy
+
+    monkeypatch.setattr(policy, "load_policy", lambda *_args, **_kwargs: pytest.fail("a plan loads no weights"))
+    planned = plan(request_for(tmp_path / "planned"), listener)
+    assert (planned.tokens_packed, planned.segments) == (whole.corpus.tokens_packed, whole.corpus.num_segments)
+    assert (planned.parts, planned.parts_done) == (whole.planned_load_parts, 0)
+    assert planned.expected_from == "the speed of whole"
+    assert not (tmp_path / "planned").exists()
+
+
+def test_max_tokens_takes_whole_trajectories(request_for, listener, tmp_path):
+    result = measure(request_for(tmp_path / "run", max_tokens=1000), listener)
+    manifest = read_manifest(tmp_path / "run")
+    assert result.tokens_logical <= 1000
+    (file,) = manifest.corpus.files
+    assert file.rows == 24 == file.kept + file.refused + file.not_taken
+    assert file.kept == result.trajectories
