@@ -204,18 +204,23 @@ def _leave(message: str, exit_code: int) -> NoReturn:
     sys.exit(exit_code)
 
 
-def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _InterruptedError(BaseException):
+    """SIGINT or SIGTERM; no library on the way takes it for its own."""
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise _InterruptedError
 
 
 def main() -> None:
     """The entry point: one line and an exit code for everything that a user can meet."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, _interrupt)
     try:
-        app(standalone_mode=False)
+        exit_code = app(standalone_mode=False)
     except RoutingError as error:
         _leave(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except _InterruptedError:
         _leave("interrupted; what was committed stays, the same command goes on from there", 130)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has left; Python would complain once more at exit
@@ -228,3 +233,4 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # the option parser's own errors have it
             raise
         _leave(f"{error.format_message()} (routing --help)", 2)
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)

@@ -1,0 +1,104 @@
+"""The verbs that hold a table against runs: `report` and `check`."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from routing.core.errors import CheckFailedError, InputError
+from routing.core.units import format_size
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
+_COMPARED = (
+    *("run", "label", "ep", "batch_tokens", "layer", "allowance"),
+    *("worst_imbalance", "worst_layer", "worst_batch", "num_batches", "num_above", "outcome"),
+)
+_EXCEEDED = ("policy", "run", "ep", "batch_tokens", "allowance_layer", "allowance", "layer", "batch", "rank", "factor")
+_PROPOSED = ("ep", "batch_tokens", "layer", "allowance", "proposed", "binds")
+
+
+def report(
+    runs: Runs,
+    allowances: Annotated[Path, typer.Option("--allowances", help="The allowance table to hold against the runs, a YAML file.")],
+    out: Annotated[Path, typer.Option("--out", help="The page to write, one HTML file that loads nothing.")],
+) -> None:
+    """Write a page that says which allowances hold, on what evidence, and what is not covered."""
+    from routing.stages.report import report as report_stage
+
+    answer = report_stage(runs, allowances=allowances, out=out, command=tuple(sys.argv[1:]))
+    _warn(answer.warnings)
+    typer.echo(answer.headline)
+    for sentence in answer.sentences:
+        typer.echo(f"- {sentence}")
+    typer.echo(f"{out}: written", err=True)
+
+
+def check(
+    table: Annotated[Path, typer.Argument(help="The allowance table, a YAML file that `routing fit` wrote.", metavar="FILE")],
+    runs: Runs,
+    as_json: Json = False,
+) -> None:
+    """Compare every measured batch with its allowance. Exits 1 where one is above, proposes a value, changes nothing."""
+    from routing.stages.check import check as check_stage
+
+    answer = check_stage(table, runs)
+    _warn(answer.warnings)
+    if as_json:
+        typer.echo(json.dumps(answer.answer, allow_nan=False))
+    else:
+        _show_check(answer.answer)
+    sys.stdout.flush()
+    if answer.failure is not None:
+        raise CheckFailedError(answer.failure)
+    if answer.nothing_said is not None:
+        raise InputError(answer.nothing_said)
+
+
+def _show_check(answer: dict[str, Any]) -> None:
+    title = "every run against every allowance; imbalance = busiest rank / even share (1.0 is even), indices are 0-based"
+    _print(title, _COMPARED, answer["compared"])
+    if answer["exceeded"]:
+        _print("batches above their allowance, each with its worst layer", _EXCEEDED, answer["exceeded"])
+    if answer["proposals"]:
+        _print(
+            "proposed by headroom-v1; nothing was changed",
+            _PROPOSED,
+            answer["proposals"],
+        )
+    for sentence in answer["not_compared"]:
+        typer.echo(sentence)
+
+
+def _print(title: str, names: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(
+            name.replace("_", " "), justify="left" if name in ("run", "label", "policy", "outcome", "binds") else "right"
+        )
+    for row in rows:
+        table.add_row(*(_cell(name, row[name]) for name in names))
+    # A pipe gets the whole table: a number cut to fit a guessed width would be a wrong number.
+    width = shutil.get_terminal_size((160, 40)).columns if sys.stdout.isatty() else 220
+    Console(width=width, highlight=False, markup=False).print(table)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "batch_tokens":
+        return format_size(value)
+    if isinstance(value, float):
+        return f"{value:g}" if name in ("allowance", "proposed") else f"{value:.6f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)

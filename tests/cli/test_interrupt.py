@@ -1,0 +1,57 @@
+"""An interrupt drops the part at hand, keeps the others, and the same command goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from routing.store.run import open_run, read_manifest
+from tests.conftest import REPOSITORY
+from tests.policies import write_tiny_policy
+
+# Stands still before the third part, so that the signal finds the measurement at work however slow the machine is.
+WAIT = """
+import sys, time
+from pathlib import Path
+from routing.store.run import RunWriter
+commit = RunWriter.commit
+def wait(self, table, index, *args, **kwargs):
+    if (table, index) == ("loads", 2):
+        (self.folder.parent / "waiting").touch()
+        time.sleep(120)
+    commit(self, table, index, *args, **kwargs)
+RunWriter.commit = wait
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_measurement_is_exit_130_and_resumable(tmp_path, name):
+    policy = write_tiny_policy(tmp_path / "policy")
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [{"input_ids": [(7 * row + place * place) % 256 for place in range(200)]} for row in range(60)]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["measure", str(policy), str(corpus), "--out", str(tmp_path / "run"), "--segment-tokens", "64"]
+    code = "from routing.stages import begin; begin.TOKENS_PER_PART = 400; from routing.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", WAIT + code, *arguments], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "waiting").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(process.pid, signal.Signals[name])
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    stopped = open_run(tmp_path / "run")
+    assert len(stopped.part_paths("loads")) == 2 < stopped.manifest.planned_load_parts
+    again = subprocess.run([sys.executable, "-c", code, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert read_manifest(tmp_path / "run").state == "finished"
