@@ -191,7 +191,7 @@ def _shape(config: Any, folder: Path) -> ModelShape:
 
     try:
         with torch.device("meta"):
-            skeleton = _decoder(AutoModel.from_config(config, trust_remote_code=False))
+            skeleton = _decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
     except (ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         raise InputError(f"{folder}: no model of this configuration, {_first_line(error)}") from error
     experts = find_experts(skeleton)

@@ -137,7 +137,7 @@ def decode(raw: bytes, *, where: str) -> Manifest:
     if version != SCHEMA_VERSION:
         raise DamagedDataError(f"{where}: schema_version {version!r:.20}, this program reads {SCHEMA_VERSION}")
     stored_hash = body.pop("manifest_sha256", None)
-    manifest = _decode(Manifest, body, where)
+    manifest = _decode_record(Manifest, body, where)
     if stored_hash != _self_hash(body):
         raise DamagedDataError(f"{where}: altered after it was written (its own sha256 does not match)")
     return manifest
@@ -156,7 +156,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
     origin = get_origin(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _decode_record(kind, value, where)
     if origin is UnionType:
         if value is None and NoneType in get_args(kind):

@@ -174,6 +174,18 @@ def test_a_segment_counted_twice_with_other_rows_is_damage(tmp_path):
         )
 
 
+def test_loads_of_a_segment_that_the_run_lacks_are_damage(tmp_path):
+    with pytest.raises(DamagedDataError, match="loads of segment 7"):
+        write_tiny_run(
+            tmp_path / "run", paths=[[0]], segment_tokens=[5], loads={(0, 0): [3, 2], (7, 0): [1, 0]}, num_experts=2, top_k=1
+        )
+
+
+def test_a_table_without_parts_is_empty(tmp_path):
+    run = write_tiny_run(tmp_path / "run", paths=[[0]], segment_tokens=[5], loads=[], num_experts=2, top_k=1, is_finished=False)
+    assert run.read("loads").num_rows == 0
+
+
 @pytest.mark.parametrize("name", [".hidden", "a b", "x" * 65, "über"])
 def test_a_run_name_is_plain(tmp_path, name):
     with pytest.raises(InputError, match="a run's name"), writing(tmp_path / name):

@@ -1,0 +1,197 @@
+"""What an entry carries beside its allowance, from the worsts of every run at one EP size and batch size."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from routing.core.allowance import (
+    ALLOWANCE_GRID,
+    Evidence,
+    LayerShare,
+    ObservedMax,
+    Parameter,
+    PolicyEvidence,
+    ceil_to,
+    proven_ceiling,
+)
+from routing.core.observed import BatchWorst, MeasuredRun, ObservedWorsts
+from routing.fit.headroom import Headroom
+
+UNIT = "domain and task where the file names a task, else the trajectory"
+QUANTILE_RULE = "quantile_disc: the smallest value that at least that share of batches do not exceed"
+MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
+NUM_WORST_LAYERS = 5
+_FINE = Decimal("0.000001")
+_SHARE = Decimal("0.0001")
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Every run's worsts at one EP size and batch size, in the order of the runs."""
+
+    runs: tuple[MeasuredRun, ...]
+    observed: tuple[ObservedWorsts, ...]
+
+    @property
+    def ep(self) -> int:
+        """The EP size of the cell."""
+        return self.observed[0].ep
+
+    @property
+    def batch_tokens(self) -> int:
+        """The batch size of the cell."""
+        return self.observed[0].batch_tokens
+
+    @property
+    def worst(self) -> Fraction | None:
+        """The largest imbalance of any batch of any run, exact; None without a full batch."""
+        return max((one.imbalance(self.ep) for worsts in self.observed for one in worsts.worsts), default=None)
+
+
+def headroom_evidence(cell: Cell, fitted: Headroom, *, method: str, parameters: dict[str, Parameter]) -> Evidence:
+    """The evidence of an entry whose allowance was fitted to counts."""
+    batches = [one for worsts in cell.observed for one in worsts.worsts]
+    observed_max = _observed_max(cell)
+    slack = Fraction(fitted.allowance) - max(one.imbalance(cell.ep) for one in batches)
+    return Evidence(
+        method=method,
+        parameters={**parameters, "quantile_rule": QUANTILE_RULE},
+        raw_bound=ceil_to(fitted.raw_bound, _FINE),
+        grid=ALLOWANCE_GRID,
+        ceiling=fitted.ceiling,
+        ceiling_reason=fitted.ceiling_reason,
+        binds=fitted.binds,
+        num_batches=len(batches),
+        num_units=len(frozenset().union(*(worsts.units for worsts in cell.observed))),
+        unit=UNIT,
+        num_tokens=sum(worsts.num_tokens for worsts in cell.observed),
+        observed_max=observed_max,
+        median=_quantile(batches, cell.ep, Fraction(1, 2)),
+        p95=_quantile(batches, cell.ep, Fraction(95, 100)),
+        slack=slack // Fraction(_FINE) * _FINE,
+        worst_layers=_worst_layers(batches),
+        floors=(),
+        coverage=_coverage(cell, fitted.ceiling),
+        warnings=cell_warnings(cell),
+        policies=tuple(policy_evidence(run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True)),
+    )
+
+
+def proven_evidence(cell: Cell, *, parameters: dict[str, Parameter]) -> Evidence:
+    """The evidence of an entry that rests on no count: only that a token's experts are distinct and ranks are `ep`."""
+    shape = cell.runs[0].shape
+    ceiling, reason = proven_ceiling(cell.ep, num_experts=shape.num_experts, top_k=shape.top_k)
+    return Evidence(
+        method="min(ep, num_experts / top_k)",
+        parameters=parameters,
+        raw_bound=None,
+        grid=ALLOWANCE_GRID,
+        ceiling=ceiling,
+        ceiling_reason=reason,
+        binds="ceiling",
+        num_batches=sum(len(worsts.worsts) for worsts in cell.observed),
+        num_units=len(frozenset().union(*(worsts.units for worsts in cell.observed))),
+        unit=UNIT,
+        num_tokens=sum(worsts.num_tokens for worsts in cell.observed),
+        observed_max=None,
+        median=None,
+        p95=None,
+        slack=None,
+        worst_layers=(),
+        floors=(),
+        coverage=(f"Only min(EP, E/k) = {ceiling} is proven, and no run has two full batches to fit from.",),
+        warnings=("only_proven: fewer than two full batches at every size asked for",),
+        policies=tuple(policy_evidence(run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True)),
+    )
+
+
+def policy_evidence(run: MeasuredRun, worsts: ObservedWorsts) -> PolicyEvidence:
+    """What one run adds to a cell."""
+    return PolicyEvidence(
+        run=run.run,
+        label=run.label,
+        name=run.policy,
+        revision=run.revision,
+        weights_sha256=run.weights_sha256,
+        content_hash=run.content_hash or "",
+        corpus_hash=run.corpus_hash,
+        num_batches=len(worsts.worsts),
+        num_tokens=worsts.num_tokens,
+        dropped_tokens=worsts.dropped_tokens,
+        num_units=len(worsts.units),
+        observed_max=_quantile(worsts.worsts, worsts.ep, Fraction(1)),
+        median=_quantile(worsts.worsts, worsts.ep, Fraction(1, 2)),
+        p95=_quantile(worsts.worsts, worsts.ep, Fraction(95, 100)),
+    )
+
+
+def cell_warnings(cell: Cell) -> tuple[str, ...]:
+    """What a reader of the entry must know, each `code: sentence`."""
+    counted = [worsts for worsts in cell.observed if worsts.worsts]
+    num_batches = min(len(worsts.worsts) for worsts in counted)
+    num_units = min(len(worsts.units) for worsts in counted)
+    warnings = []
+    if num_batches < MIN_BATCHES or num_units < MIN_UNITS:
+        few = f"the least measured policy has {num_batches} batches and {num_units} units"
+        warnings.append(f"low_evidence: {few}, below {MIN_BATCHES} or {MIN_UNITS}")
+    if len({run.weights_sha256 for run in cell.runs}) == 1:
+        warnings.append("one_policy: another policy of the same shape may route otherwise")
+    for run, worsts in zip(cell.runs, cell.observed, strict=True):
+        if len(worsts.worsts) < 2:
+            warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
+    return tuple(warnings)
+
+
+def _observed_max(cell: Cell) -> ObservedMax:
+    """The first run's, then the first batch's, of equals."""
+    run, worsts, one = max(
+        ((run, worsts, one) for run, worsts in zip(cell.runs, cell.observed, strict=True) for one in worsts.worsts),
+        key=lambda found: found[2].imbalance(cell.ep),
+    )
+    return ObservedMax(
+        imbalance=_ratio(one, cell.ep),
+        busiest_rows=one.busiest_rows,
+        routed_rows=one.routed_rows,
+        run=run.run,
+        label=run.label,
+        batch=one.batch,
+        layer=one.layer,
+        rank=one.rank,
+        top_experts=worsts.top_experts,
+    )
+
+
+def _ratio(one: BatchWorst, ep: int) -> Decimal:
+    """The same float64 division as the query's, its shortest decimal."""
+    return Decimal(repr(one.busiest_rows * ep / one.routed_rows))
+
+
+def _quantile(batches: Sequence[BatchWorst], ep: int, share: Fraction) -> Decimal | None:
+    """By QUANTILE_RULE; None of no batches."""
+    if not batches:
+        return None
+    ordered = sorted(batches, key=lambda one: one.imbalance(ep))
+    return _ratio(ordered[max(0, -(-share * len(ordered) // 1) - 1)], ep)
+
+
+def _worst_layers(batches: Sequence[BatchWorst]) -> tuple[LayerShare, ...]:
+    won = Counter(one.layer for one in batches)
+    ranked = sorted(won.items(), key=lambda item: (-item[1], item[0]))[:NUM_WORST_LAYERS]
+    return tuple(LayerShare(layer=layer, share=(Decimal(count) / len(batches)).quantize(_SHARE)) for layer, count in ranked)
+
+
+def _coverage(cell: Cell, ceiling: Decimal) -> tuple[str, ...]:
+    sentences = []
+    for run, worsts in zip(cell.runs, cell.observed, strict=True):
+        num_batches = len(worsts.worsts)
+        if num_batches:
+            covered = (1 - _CONFIDENCE) ** (1 / num_batches)
+            sentences.append(
+                f"{run.label}: {num_batches} batches of {cell.batch_tokens} tokens, {len(worsts.units)} units; "
+                f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
+                f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
+            )
+    return (*sentences, f"Only min(EP, E/k) = {ceiling} is proven.")

@@ -1,0 +1,132 @@
+"""Measured runs in, an allowance table out."""
+
+from collections.abc import Iterator, Sequence
+
+from routing.core.allowance import (
+    TABLE_SCHEMA_VERSION,
+    AllowanceTable,
+    Entry,
+    Generated,
+    Parameter,
+    TableModel,
+    entries_hash,
+)
+from routing.core.errors import InputError
+from routing.core.observed import Caution, MeasuredRun
+from routing.core.placement import PLACEMENT
+from routing.core.shapes import ModelShape
+from routing.fit.evidence import Cell, headroom_evidence, proven_evidence
+from routing.fit.headroom import HEADROOM, METHOD, headroom_allowances
+
+MIN_FITTED_BATCHES = 2
+SAME_IN_ALL = ("dtype", "segment_tokens", "view", "order")
+
+
+def fit_headroom(
+    runs: Sequence[MeasuredRun], *, model_name: str, generated: Generated
+) -> tuple[AllowanceTable, tuple[Caution, ...]]:
+    """(`headroom-v1` over the union of policies, warnings).
+
+    Every batch size at which some run has two full batches gets entries from its own worsts; the others are left out. Where
+    none has, the smallest size gets what is proven. Raises InputError for runs that can't be fitted together.
+    """
+    require_comparable(runs)
+    cells = _cells(runs)
+    sizes = sorted({cell.batch_tokens for cell in cells}, reverse=True)
+    fitted_sizes = [size for size in sizes if any(_is_fitted(cell) for cell in cells if cell.batch_tokens == size)]
+    parameters: dict[str, Parameter] = {name: getattr(runs[0], name) for name in SAME_IN_ALL}
+    if fitted_sizes:
+        parameters |= {"headroom": HEADROOM, "reference_batch_tokens": fitted_sizes[0]}
+        entries = tuple(entry for size in fitted_sizes for entry in _fitted_entries(cells, size, parameters))
+    else:
+        entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
+    model = _table_model(model_name, runs[0].shape)
+    table = AllowanceTable(
+        schema_version=TABLE_SCHEMA_VERSION,
+        model=model,
+        placement=PLACEMENT,
+        generated=generated,
+        entries=entries,
+        content_hash=entries_hash(model, PLACEMENT, entries),
+    )
+    return table, tuple(_cautions(entries, sizes, fitted_sizes))
+
+
+def require_comparable(runs: Sequence[MeasuredRun]) -> None:
+    """InputError naming both runs where they can't be united, or the one that is unfinished."""
+    if not runs:
+        raise InputError("fit: no run was given")
+    first = runs[0]
+    seen: dict[str, str] = {}
+    for run in runs:
+        if not run.is_finished or run.content_hash is None:
+            raise InputError(f"{run.run}: unfinished; run the same routing measure again before a fit")
+        if run.content_hash in seen:
+            both = f"{seen[run.content_hash]} and {run.run}"
+            raise InputError(f"{both}: the same counts twice (content hash {run.content_hash[:12]}); name one")
+        seen[run.content_hash] = run.run
+        for what, mine, theirs in _choices(first, run):
+            if mine != theirs:
+                raise InputError(f"{first.run} and {run.run}: {what} {mine} against {theirs}; fit them apart")
+
+
+def _choices(first: MeasuredRun, run: MeasuredRun) -> Iterator[tuple[str, object, object]]:
+    for name in ModelShape.__slots__:
+        yield name, getattr(first.shape, name), getattr(run.shape, name)
+    for name in SAME_IN_ALL:
+        yield name, getattr(first, name), getattr(run, name)
+
+
+def _cells(runs: Sequence[MeasuredRun]) -> list[Cell]:
+    by_place = [{(worsts.ep, worsts.batch_tokens): worsts for worsts in run.observed} for run in runs]
+    return [Cell(runs=tuple(runs), observed=tuple(places[place] for places in by_place)) for place in sorted(by_place[0])]
+
+
+def _is_fitted(cell: Cell) -> bool:
+    return any(len(worsts.worsts) >= MIN_FITTED_BATCHES for worsts in cell.observed)
+
+
+def _fitted_entries(cells: Sequence[Cell], batch_tokens: int, parameters: dict[str, Parameter]) -> Iterator[Entry]:
+    """One entry an EP size. A run with a single batch of the size has its say: what was seen is never left below."""
+    here = {cell.ep: cell for cell in cells if cell.batch_tokens == batch_tokens}
+    worsts = {ep: worst for ep, cell in here.items() if (worst := cell.worst) is not None}
+    shape = next(iter(here.values())).runs[0].shape
+    for ep, fitted in headroom_allowances(worsts, num_experts=shape.num_experts, top_k=shape.top_k).items():
+        yield Entry(
+            ep=ep,
+            batch_tokens=batch_tokens,
+            layer="all",
+            allowance=fitted.allowance,
+            status="headroom",
+            evidence=headroom_evidence(here[ep], fitted, method=METHOD, parameters=parameters),
+        )
+
+
+def _proven_entry(cell: Cell, parameters: dict[str, Parameter]) -> Entry:
+    evidence = proven_evidence(cell, parameters=parameters)
+    return Entry(
+        ep=cell.ep, batch_tokens=cell.batch_tokens, layer="all", allowance=evidence.ceiling, status="proven", evidence=evidence
+    )
+
+
+def _table_model(name: str, shape: ModelShape) -> TableModel:
+    fields = {field: getattr(shape, field) for field in ModelShape.__slots__}
+    return TableModel(name=name, shape_hash=shape.shape_hash, aliases=(), **fields)
+
+
+def _cautions(entries: Sequence[Entry], sizes: Sequence[int], fitted_sizes: Sequence[int]) -> Iterator[Caution]:
+    if not fitted_sizes:
+        text = (
+            f"no run has two full batches of any size, the entries at {entries[0].batch_tokens} tokens hold only what is proven"
+        )
+        yield Caution(code="only_proven", message=text)
+    for size in sizes if fitted_sizes else ():
+        if size not in fitted_sizes:
+            yield Caution(code="size_left_out", message=f"batch_tokens={size}: no run has two full batches, no entry")
+    told: set[tuple[int, str]] = set()
+    for entry in entries if fitted_sizes else ():
+        for warning in entry.evidence.warnings:
+            if (entry.batch_tokens, warning) not in told:
+                told.add((entry.batch_tokens, warning))
+                code, _, sentence = warning.partition(": ")
+                yield Caution(code=code, message=f"batch_tokens={entry.batch_tokens}: {sentence}")

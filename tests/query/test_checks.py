@@ -1,0 +1,163 @@
+"""Every check returns no row on a sound run, and finds what it is there for."""
+
+import pyarrow as pa
+import pytest
+
+from routing.core.errors import CheckFailedError
+from routing.query.checks import LOADS_CHECKS, TREE_CHECKS, require_checks, run_checks
+from routing.store.run import RunWriter, open_run, writing
+from tests.stores import sha, write_tiny_run
+
+TREE = {"paths": [[0, 1], [0, 2]], "segment_tokens": [4, 2, 3]}
+MODEL = {"num_experts": 4, "top_k": 2, "layers": [1, 3]}
+LOADS = {
+    (0, 1): [4, 2, 1, 1],
+    (0, 3): [0, 4, 4, 0],
+    (1, 1): [2, 2, 0, 0],
+    (1, 3): [1, 1, 1, 1],
+    (2, 1): [0, 0, 3, 3],
+    (2, 3): [3, 1, 1, 1],
+}
+
+
+def _failed(run):
+    """Names of the checks that fail, with their first violation."""
+    return {result.name: result.first[0] for result in run_checks(run) if result.num_violations}
+
+
+def _run_with(folder, **changes):
+    return write_tiny_run(folder, **TREE, **MODEL, loads=LOADS | changes.pop("loads", {}), **changes)
+
+
+def _replace(run, table, **columns):
+    """Writes one table of the run again with other columns, hashes and all: what a faulty writer would leave."""
+    rows = run.read(table)
+    for name, values in columns.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, rows.schema.field(name).type))
+    with writing(run.folder):
+        RunWriter(run.folder, run.manifest).commit(table, 0, rows)
+    return open_run(run.folder)
+
+
+def test_a_sound_run_passes_every_check(tmp_path):
+    results = require_checks(_run_with(tmp_path / "run"))
+    assert [result.name for result in results] == [*TREE_CHECKS, *LOADS_CHECKS]
+    assert all(result.num_violations == 0 and result.first == () for result in results)
+
+
+def test_a_violation_names_the_check_the_layer_and_the_segment(tmp_path):
+    run = _run_with(tmp_path / "run", loads={(1, 3): [1, 1, 1, 0], (2, 3): [3, 1, 1, 0]})
+    with pytest.raises(CheckFailedError) as caught:
+        require_checks(run)
+    assert str(caught.value) == (
+        f"{run.folder}: check rows_conserved fails in 2 places, the first: "
+        "segment_id=1 layer=3 routed_rows=3 expected_routed_rows=4; measure this run again"
+    )
+
+
+# Public reports, on a segment of 4 tokens that sends 2 rows each: 8 rows a layer.
+CONSERVATION = {
+    "padding rows counted (vLLM 38128)": [5, 3, 1, 1],
+    "padding sent to expert 0 (prime-rl 3350, verl 7524, slime 822)": [6, 2, 1, 1],
+    "the last token lost (SGLang 12823, 20964)": [3, 1, 1, 1],
+    "counts multiplied by ranks (vLLM 22167)": [8, 4, 2, 2],
+    "a warm-up batch added (vLLM 56716)": [4, 3, 2, 1],
+    "top-1 counted": [2, 1, 1, 0],
+    "a shared expert counted": [4, 4, 2, 2],
+    "all zero": [0, 0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("rows", CONSERVATION.values(), ids=CONSERVATION.keys())
+def test_rows_are_top_k_times_tokens(tmp_path, rows):
+    failed = _failed(_run_with(tmp_path / "run", loads={(0, 1): rows}))
+    assert failed["rows_conserved"] == f"segment_id=0 layer=1 routed_rows={sum(rows)} expected_routed_rows=8"
+
+
+def test_every_layer_written_to_one_slot_is_no_answer(tmp_path):
+    # SGLang 32105: all layers in slot 0. vLLM 35623: later layers overwritten with zeros.
+    one_slot = {key: rows for key, rows in LOADS.items() if key[1] == 1}
+    run = write_tiny_run(tmp_path / "slot", **TREE, **MODEL, loads=one_slot)
+    assert _failed(run) == {"loads_dense": "segment_id=0 layer=3 num_experts=0 expected_num_experts=4"}
+    zeros = {key: rows if key[1] == 1 else [0] * 4 for key, rows in LOADS.items()}
+    run = write_tiny_run(tmp_path / "zeros", **TREE, **MODEL, loads=zeros)
+    assert set(_failed(run)) == {"rows_conserved"}
+
+
+def test_a_layer_or_an_expert_that_was_not_counted_is_found(tmp_path):
+    run = write_tiny_run(tmp_path / "run", **TREE, **MODEL, loads={**LOADS, (2, 3): [3, 2, 1]})
+    assert _failed(run) == {"loads_dense": "segment_id=2 layer=3 num_experts=3 expected_num_experts=4"}
+
+
+def test_a_segment_without_loads_is_pending_in_an_unfinished_run_only(tmp_path):
+    # megablocks 113: one of two micro-batches recorded.
+    some = {key: rows for key, rows in LOADS.items() if key[0] < 2}
+    assert _failed(write_tiny_run(tmp_path / "pending", **TREE, **MODEL, loads=some, is_finished=False)) == {}
+    finished = write_tiny_run(tmp_path / "finished", **TREE, **MODEL, loads=some)
+    assert _failed(finished) == {"loads_dense": "segment_id=2 layer=1 num_experts=0 expected_num_experts=4"}
+    half = {key: rows for key, rows in LOADS.items() if key != (1, 3)}
+    run = write_tiny_run(tmp_path / "half", **TREE, **MODEL, loads=half, is_finished=False)
+    assert _failed(run) == {"loads_dense": "segment_id=1 layer=3 num_experts=0 expected_num_experts=4"}
+
+
+def test_a_run_without_loads_yet_passes_and_one_without_tables_has_nothing_to_check(tmp_path):
+    run = write_tiny_run(tmp_path / "run", **TREE, **MODEL, loads=[], is_finished=False, planned_load_parts=3)
+    assert _failed(run) == {}
+    with writing(run.folder):
+        RunWriter(run.folder, run.manifest).update(parts=())
+    assert run_checks(open_run(run.folder)) == ()
+
+
+@pytest.mark.parametrize(
+    ("loads", "first"),
+    [
+        ({(0, 2): [4, 2, 1, 1]}, "segment_id=0 layer=2 num_strays=0 least_routed_rows=1"),
+        ({(0, 0): [0, 0, 0, 0]}, "segment_id=0 layer=0 num_strays=0 least_routed_rows=0"),  # a dense layer as zero rows
+        ({(3, 1): [4, 2, 1, 1]}, "segment_id=3 layer=1 num_strays=0 least_routed_rows=1"),
+        ({(0, 1): [4, 4, 1, -1]}, "segment_id=0 layer=1 num_strays=0 least_routed_rows=-1"),
+        ({(0, 1): [4, 2, 1, 1, 0]}, "segment_id=0 layer=1 num_strays=1 least_routed_rows=0"),
+    ],
+    ids=["layer", "dense layer", "segment", "negative", "expert"],
+)
+def test_loads_name_what_the_model_and_the_tree_have(tmp_path, loads, first):
+    assert _failed(_run_with(tmp_path / "run", loads=loads, content_hash_text=sha("none")))["loads_in_range"] == first
+
+
+def test_a_negative_expert_is_no_expert(tmp_path):
+    run = _run_with(tmp_path / "run")
+    experts = [-1, *run.read("loads")["expert"].to_pylist()[1:]]
+    failed = _failed(_replace(run, "loads", expert=experts))
+    assert failed["loads_in_range"] == "segment_id=0 layer=1 num_strays=1 least_routed_rows=1"
+    assert failed["loads_dense"] == "segment_id=0 layer=1 num_experts=3 expected_num_experts=4"
+
+
+def test_an_expert_gets_a_token_at_most_once(tmp_path):
+    failed = _failed(_run_with(tmp_path / "run", loads={(0, 1): [5, 1, 1, 1]}))
+    assert failed == {"loads_within_tokens": "segment_id=0 layer=1 most_routed_rows=5 num_tokens=4"}
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "check"),
+    [
+        ("segments", {"segment_id": [0, 1, 1]}, "segments_numbered"),
+        ("segments", {"segment_hash": [sha("a"), sha("b"), sha("b")]}, "segments_numbered"),
+        ("segments", {"num_tokens": [4, 2, 0]}, "segments_numbered"),
+        ("segments", {"first_position": [0, 4, 5]}, "segments_follow_parents"),
+        ("segments", {"parent_segment_id": [None, 0, 9]}, "segments_follow_parents"),
+        ("segments", {"parent_segment_id": [None, 0, None]}, "segments_follow_parents"),
+        ("trajectories", {"trajectory_id": [0, 2]}, "trajectories_numbered"),
+        ("trajectories", {"trajectory_hash": [sha("a"), sha("a")]}, "trajectories_numbered"),
+        ("trajectories", {"num_tokens": [6, 8]}, "trajectory_tokens"),
+        ("paths", {"position": [0, 1, 0, 2]}, "paths_follow_parents"),
+        ("paths", {"position": [0, 1, 0, 0]}, "paths_follow_parents"),
+        ("paths", {"segment_id": [0, 1, 0, 7]}, "paths_follow_parents"),
+        ("paths", {"segment_id": [0, 1, 1, 2]}, "paths_follow_parents"),
+        ("paths", {"trajectory_id": [0, 0, 5, 5]}, "paths_follow_parents"),
+        ("paths", {"segment_id": [0, 1, 0, 1]}, "segments_used"),
+    ],
+)
+def test_a_tree_that_contradicts_itself_is_found(tmp_path, table, columns, check):
+    run = _replace(_run_with(tmp_path / "run"), table, **columns)
+    assert check in _failed(run)
+    with pytest.raises(CheckFailedError):
+        require_checks(run)
