@@ -1,0 +1,164 @@
+"""What the page is made of: measured runs, the table that is held against them, and whence both come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from routing.audit.claims import Comparison, Proposal, evidence_fault, evidence_of, imbalance_of
+from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
+
+MARKING_WORDS = ("simulated", "toy", "untrained", "random", "demo", "test")
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusFile:
+    """One file that was read; rows = kept + refused + those not taken."""
+
+    name: str
+    format: str
+    rows: int
+    kept: int
+    refused: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstRow:
+    """A run at one (EP, batch size). Ratios and places are null without a full batch; places are 0-based.
+
+    `mean_over_layers` and `pooled_over_layers` are of the worst batch. `num_tokens` are those of full batches.
+    """
+
+    ep: int
+    batch_tokens: int
+    num_batches: int
+    num_tokens: int
+    dropped_tokens: int
+    worst_imbalance: float | None
+    worst_layer: int | None
+    worst_batch: int | None
+    worst_rank: int | None
+    mean_over_layers: float | None
+    pooled_over_layers: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerRow:
+    """The largest imbalance of one layer over the full batches of one (EP, batch size)."""
+
+    ep: int
+    batch_tokens: int
+    layer: int
+    worst_imbalance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """One measured run; `name` tells it from the others on the page. Tokens are of the whole run."""
+
+    name: str
+    run: str
+    label: str
+    policy: str
+    architecture: str
+    markings: tuple[str, ...]
+    num_layers: int
+    num_moe_layers: int
+    num_experts: int
+    top_k: int
+    tokens_packed: int
+    tokens_logical: int
+    num_trajectories: int
+    files: tuple[CorpusFile, ...]
+    refused: tuple[tuple[str, int], ...]
+    provenance: Pairs
+    worsts: tuple[WorstRow, ...]
+    layers: tuple[LayerRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceRow:
+    """What an entry says of one policy, and whether its run was cut again here and shows the same."""
+
+    claimed: PolicyEvidence
+    recount: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntryFacts:
+    """An entry, what the runs say of it, and its evidence counted again where its runs are at hand."""
+
+    entry: Entry
+    comparisons: tuple[Comparison, ...]
+    evidence: tuple[EvidenceRow, ...]
+
+    @property
+    def outcome(self) -> str:
+        """The worst over runs: exceeded, holds, proven, unmeasured."""
+        found = {one.outcome for one in self.comparisons}
+        return next(outcome for outcome in ("exceeded", "holds", "proven", "unmeasured") if outcome in found)
+
+    @property
+    def slack(self) -> Decimal | None:
+        """Allowance minus the observed max of the evidence; what an edited entry still says it has left is not taken."""
+        claimed = self.entry.evidence.observed_max
+        return None if claimed is None else self.entry.allowance - claimed.imbalance
+
+    @property
+    def seen(self) -> Decimal | None:
+        """The largest imbalance that the runs show; None without a full batch."""
+        worsts = [imbalance_of(one.worst, self.entry.ep) for one in self.comparisons if one.worst is not None]
+        return max(worsts, default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Query:
+    """A query behind a chart or table: its file's name and text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """All that the page is written from. `view` and `order` are how its batches were cut."""
+
+    table: AllowanceTable
+    table_name: str
+    runs: tuple[RunFacts, ...]
+    entries: tuple[EntryFacts, ...]
+    proposals: tuple[Proposal, ...]
+    view: str
+    order: str
+    checks: tuple[str, ...]
+    queries: tuple[Query, ...]
+    provenance: Pairs
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return tuple(one for entry in self.entries for one in entry.comparisons)
+
+
+def markings(*names: str) -> tuple[str, ...]:
+    """The words in a run's label, policy and file names that say it is no production policy or corpus."""
+    text = " ".join(names).lower()
+    words = set("".join(letter if letter.isalnum() else " " for letter in text).split())
+    return tuple(word for word in MARKING_WORDS if word in words)
+
+
+def entry_facts(table: AllowanceTable, comparisons: Sequence[Comparison]) -> tuple[EntryFacts, ...]:
+    """The table's entries in its order, each with its comparisons and its evidence."""
+    found = []
+    for entry in table.entries:
+        mine = tuple(one for one in comparisons if one.entry is entry)
+        evidence = tuple(EvidenceRow(claimed=one, recount=_recount(one, mine)) for one in entry.evidence.policies)
+        found.append(EntryFacts(entry=entry, comparisons=mine, evidence=evidence))
+    return tuple(found)
+
+
+def _recount(claimed: PolicyEvidence, comparisons: Sequence[Comparison]) -> str:
+    for one in comparisons:
+        if evidence_of(one) is claimed:
+            return "differs" if evidence_fault(one) else "equal"
+    return "not at hand"

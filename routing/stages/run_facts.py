@@ -1,0 +1,65 @@
+"""What a run's manifest says, in the words of the report."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+
+from routing.audit.facts import CorpusFile, LayerRow, Pairs, RunFacts, WorstRow, markings
+from routing.audit.words import count, gigabytes
+from routing.store.run import Run
+
+
+def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[LayerRow]) -> RunFacts:
+    """The manifest of `run` and what was read from its tables; refusals as counts, never a word of a trajectory."""
+    manifest = run.manifest
+    corpus, shape = manifest.corpus, manifest.shape
+    columns = [field.name for field in fields(CorpusFile)]
+    return RunFacts(
+        name=name,
+        run=run.name,
+        label=manifest.label,
+        policy=manifest.policy.name,
+        architecture=manifest.policy.architecture,
+        markings=markings(manifest.label, manifest.policy.name, *(file.name for file in corpus.files)),
+        num_layers=shape.num_layers,
+        num_moe_layers=len(shape.moe_layers),
+        num_experts=shape.num_experts,
+        top_k=shape.top_k,
+        tokens_packed=corpus.tokens_packed,
+        tokens_logical=corpus.tokens_logical,
+        num_trajectories=corpus.num_trajectories,
+        files=tuple(CorpusFile(**{column: getattr(file, column) for column in columns}) for file in corpus.files),
+        refused=tuple(sorted(Counter(one.reason for one in corpus.refusals).items())),
+        provenance=_run_provenance(run),
+        worsts=tuple(worsts),
+        layers=tuple(layers),
+    )
+
+
+def _run_provenance(run: Run) -> Pairs:
+    manifest = run.manifest
+    policy, settings = manifest.policy, manifest.settings
+    num_bytes = sum(part.num_bytes for part in manifest.parts)
+    return (
+        ("content hash (counts)", manifest.content_hash or ""),
+        ("corpus hash", manifest.corpus.corpus_hash),
+        ("policy revision", policy.revision),
+        ("weights sha256", policy.weights_sha256),
+        ("config sha256", policy.config_sha256),
+        ("tokenizer sha256", policy.tokenizer_sha256),
+        ("chat template sha256", policy.template_sha256 or ""),
+        ("command", shlex.join(("routing", *manifest.command))),
+        ("measured", f"{manifest.started_at} to {manifest.finished_at}, forward passes {manifest.elapsed_s:,.1f} s"),
+        ("device", f"{settings.device} ({settings.device_name}), {settings.dtype}, {settings.experts_implementation} experts"),
+        ("segments", f"at most {count(settings.segment_tokens)} tokens"),
+        ("batches halved for memory", count(manifest.halvings)),
+        ("parts", f"{count(len(manifest.parts))} files, {gigabytes(num_bytes)} (1 GB = 1e9 bytes)"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+        ("commit", commit_text(manifest.tool_commit, manifest.tool_dirty)),
+    )
+
+
+def commit_text(commit: str | None, is_dirty: bool | None) -> str:
+    """A commit and whether the checkout held more than it; empty where nobody knows."""
+    return "" if commit is None else f"{commit}{', with uncommitted changes' if is_dirty else ''}"

@@ -1,0 +1,62 @@
+"""The page escapes what it is given and leaves nothing undefined."""
+
+from dataclasses import replace
+from importlib.resources import files
+
+from routing.audit.claims import compare
+from routing.audit.page import layer_table, page
+from tests.audit.made import cut, entry, facts, policy_evidence, table
+
+TEMPLATE = files("routing.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
+EVIL = "<script>alert(1)</script>"
+
+
+def _page(names=("base",), *, rows=((0, 0, 25),), **more):
+    one = entry("1.4", policies=())
+    found = cut(*rows)
+    return page(TEMPLATE, facts(table(one), [compare(one, found)], names=names, **more))
+
+
+def test_names_are_escaped_everywhere():
+    text = _page((EVIL, "base"))
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_the_verdict_comes_before_every_table_and_chart():
+    text = _page()
+    assert 0 < text.index("Every allowance holds") < text.index("<table") < text.index("<svg")
+
+
+def test_what_is_missing_is_a_dash_and_never_a_word_of_the_program():
+    text = _page(rows=(), num_batches=0)
+    assert "None" not in text
+    assert "No run has a full batch" in text
+    assert text.count("&ndash;") + text.count("\u2013") > 5
+
+
+def test_a_published_entry_shows_dashes_for_what_its_authors_do_not_say():
+    one = entry("1.4", policies=())
+    silent = {"run": None, "busiest_rows": None, "routed_rows": None, "batch": None, "layer": None, "rank": None}
+    most = replace(one.evidence.observed_max, **silent)
+    claimed = replace(policy_evidence(), run=None, content_hash=None, corpus_hash=None, dropped_tokens=None, num_units=None)
+    evidence = replace(one.evidence, observed_max=most, num_units=None, policies=(claimed,))
+    one = replace(one, status="published", evidence=evidence)
+    text = page(TEMPLATE, facts(table(one), [compare(one, cut((0, 0, 25)))]))
+    assert "None" not in text
+    assert "layer \u2013, batch \u2013, rank \u2013" in text
+    assert "not at hand" in text
+
+
+def test_the_layer_table_has_a_column_for_each_run_and_ep():
+    one = entry("1.4", policies=())
+    made = layer_table(facts(table(one), [compare(one, cut((0, 0, 25)))], names=("a", "b")).runs)
+    assert made.columns == (("a", 2), ("b", 2))
+    assert made.rows == ((0, (1.25, 1.25)), (1, (1.5, 1.5)))
+
+
+def test_a_batch_above_is_listed_with_policy_layer_batch_and_factor():
+    text = _page(rows=((7, 1, 30),))
+    row = text[text.index("Batches above their allowance") :]
+    row = row[row.index("<tbody>") : row.index("</tbody>")]
+    assert row.index("base") < row.index("1.500000") < row.index(">7<")

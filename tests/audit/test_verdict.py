@@ -1,0 +1,97 @@
+"""The verdict says in plain words what holds, on what evidence, and what is not covered."""
+
+import pytest
+
+from routing.audit.claims import compare
+from routing.audit.verdict import furthest, judge, limits
+from routing.core.allowance import Override
+from tests.audit.made import cut, entry, facts, policy_evidence, table
+
+
+def _judged(*pairs, override=None, **more):
+    """Each pair an entry and the run that it is held against."""
+    the_table = table(*(one for one, _ in pairs), override=override)
+    return judge(facts(the_table, [compare(one, found) for one, found in pairs], **more))
+
+
+OTHER = policy_evidence(num_batches=3)
+
+
+def test_all_hold():
+    verdict = _judged((entry("1.4", policies=()), cut((0, 0, 25), (1, 1, 26))))
+    assert (verdict.kind, verdict.headline) == ("holds", "Every allowance holds in every measured batch.")
+    # 26 x 2 / 40 = 1.3
+    assert verdict.sentences == (
+        "1 allowance (EP 2; batches of 10 tokens) was compared with 2 full batches of 1 measured run.",
+        "The closest: EP 2 at 10 tokens, 1.3000 seen against 1.4 allowed (policy base, layer 1, batch 1, rank 0).",
+    )
+
+
+def test_one_batch_above_fails_the_table():
+    pairs = (
+        (entry("1.4", policies=()), cut((0, 0, 30))),
+        (entry("1.6", batch_tokens=5, policies=()), cut((0, 0, 30), batch_tokens=5)),
+    )
+    verdict = _judged(*pairs)
+    assert (verdict.kind, verdict.headline) == ("fails", "1 of 2 allowances does not hold.")
+    assert verdict.sentences[1].startswith("The furthest above: EP 2 at 10 tokens, 1.5000 seen against 1.4 allowed")
+
+
+def test_what_could_not_be_compared_is_not_said_to_hold():
+    held, silent = (
+        (entry("1.4", policies=()), cut((0, 0, 20))),
+        (entry("1.3", batch_tokens=99, policies=()), cut(batch_tokens=99)),
+    )
+    verdict = _judged(held, silent)
+    assert verdict.headline == "1 of 2 allowances could be compared, and hold; 1 could not."
+    assert any("no full batch at ep=2 batch_tokens=99" in line for line in verdict.not_covered)
+    assert _judged(silent).kind == "open"
+
+
+def test_evidence_that_its_own_run_does_not_show_fails_the_table():
+    verdict = _judged((entry("1.4", policies=(policy_evidence(num_batches=1, observed_max="1.1"),)), cut((0, 0, 25))))
+    assert (verdict.kind, verdict.headline) == ("fails", "The table's evidence is not what its own runs show.")
+
+
+def test_that_a_table_holds_for_its_own_runs_is_said_to_be_no_test():
+    own = policy_evidence(num_batches=1, observed_max="1.25")
+    verdict = _judged((entry("1.4", policies=(own,)), cut((0, 0, 25))))
+    assert "These are the runs that the table was fitted to: that it holds for them is no test on new data." in verdict.sentences
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"markings": ("simulated", "toy")},
+            "base: the names of policy or corpus say simulated and toy; these are no production numbers.",
+        ),
+        ({"override": Override(reason="a trial", name="Ada")}, "Entries were edited by hand. Ada answers for that: a trial"),
+    ],
+)
+def test_what_weakens_a_number_stands_beside_the_verdict(more, sentence):
+    assert sentence in _judged((entry("1.4", policies=()), cut((0, 0, 20))), **more).sentences
+
+
+def test_what_is_not_covered_names_other_sizes_models_and_placements():
+    lines = _judged((entry("1.4", policies=()), cut((0, 0, 20)))).not_covered
+    assert "EP sizes other than 2: the table has no entry, and none is borrowed" in lines
+    assert "Models other than made, and expert placements other than contiguous" in lines
+    assert "one: one full batch of 10 tokens, nothing says how the next would differ" in lines
+
+
+def test_limits_give_the_chance_over_many_batches_and_what_alone_is_proven():
+    # 17 batches seen: the chance that one of the next 1,000 passes the largest is 1000 / 1017 = 98.3%.
+    one = entry("1.4")
+    lines = limits(facts(table(one), [compare(one, cut((0, 0, 20)))]))
+    assert "base: 17 batches of 10 tokens, 5 units." in lines
+    assert any("17 measured batches" in line and "is 98.3%" in line for line in lines)
+    assert any(line.startswith("Only min(EP, E/k) is proven") and "2.0 at EP 2" in line for line in lines)
+    assert any("59 batches" in line and "299" in line for line in lines)
+
+
+def test_the_furthest_above_is_by_factor_over_its_allowance():
+    # 1.5 / 1.4 = 1.071, 1.55 / 1.5 = 1.033
+    low, high = compare(entry("1.5"), cut((0, 0, 31))), compare(entry("1.4"), cut((0, 0, 30)))
+    assert furthest([low, high], 5) == ((high, 0), (low, 0))
+    assert furthest([low, high], 1) == ((high, 0),)

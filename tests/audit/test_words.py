@@ -1,0 +1,31 @@
+"""Numbers and lists read the same everywhere on the page, and what is missing is a dash."""
+
+from decimal import Decimal
+
+import pytest
+
+from routing.audit.facts import markings
+from routing.audit.words import count, dash, distinct_names, exact, gigabytes, listed, number_of, ratio, size
+
+
+@pytest.mark.parametrize("write", [ratio, exact, count, size, dash])
+def test_what_is_missing_is_a_dash(write):
+    assert write(None) == "\u2013"
+
+
+def test_numbers_are_formatted():
+    assert (ratio(1.5), exact(Decimal("2")), count(1_234_567), size(200_000)) == ("1.5000", "2.0", "1,234,567", "200k")
+    assert gigabytes(1_500_000_000) == "1.5 GB"
+    assert (number_of(1, "batch", "batches"), number_of(2_400, "batch", "batches")) == ("1 batch", "2,400 batches")
+    assert (listed([2, 4, 8]), listed([2]), listed([])) == ("2, 4 and 8", "2", "")
+
+
+def test_runs_of_one_label_are_told_apart():
+    assert distinct_names([("a", "x"), ("b", "y")]) == ("a", "b")
+    assert distinct_names([("a", "x"), ("a", "y")]) == ("a (x)", "a (y)")
+    assert distinct_names([("a", "x"), ("a", "x")]) == ("a (x), run 1 of the command", "a (x), run 2 of the command")
+
+
+def test_only_whole_words_mark_a_run():
+    assert markings("Toy policy, simulated shop") == ("simulated", "toy")
+    assert markings("toyota-demonstration.jsonl", "latest") == ()

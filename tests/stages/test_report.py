@@ -1,0 +1,234 @@
+"""The report is one page that loads nothing and says the same numbers as `routing imbalance` and the table."""
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import typer
+
+from routing.cli import reporting
+from routing.core.allowance import entries_hash
+from routing.core.errors import InputError, StorageError
+from routing.query.imbalance import imbalance_rows
+from routing.stages.fit import fit
+from routing.stages.report import report
+from routing.store.allowances import read_table, write_table
+from tests.stores import random_loads, random_tree, write_tiny_run
+
+EVIL = "<script>alert(1)</script>"
+SHAPE = {"layers": (0, 1, 2), "num_experts": 8, "top_k": 2}
+VOID = {"meta", "br"}
+LOADING = {"src", "href", "srcset", "data", "poster", "action", "xlink:href", "background"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text of tables row by row, and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows, self._open, self._cell = [], [], [], None
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self._cell = ""
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+        if tag in ("td", "th"):
+            self.rows[-1].append(" ".join(self._cell.split()))
+            self._cell = None
+
+    def handle_data(self, data):
+        if self._cell is not None:
+            self._cell += data
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def run_folders(tmp_path_factory):
+    """Two runs of one shape, the second with HTML in its label."""
+    folders = []
+    for number, label in enumerate(("toy base", EVIL)):
+        rng = np.random.default_rng(number)
+        paths, sizes = random_tree(rng, num_segments=60)
+        loads = random_loads(rng, segment_tokens=sizes, **SHAPE)
+        folder = tmp_path_factory.mktemp("runs") / f"run{number}"
+        write_tiny_run(folder, paths=paths, segment_tokens=sizes, loads=loads, label=label, **SHAPE)
+        folders.append(folder)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def table_file(run_folders, tmp_path_factory):
+    out = tmp_path_factory.mktemp("tables") / "allowances.yaml"
+    fit(run_folders, out=out, eps=(2, 4), batch_sizes=(60, 20), order="corpus")
+    return out
+
+
+@pytest.fixture(scope="module")
+def text(run_folders, table_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("pages") / "report.html"
+    report(run_folders, allowances=table_file, out=out, command=("report", "run0", "--out", "a b.html"))
+    return out.read_text(encoding="utf-8")
+
+
+def test_nothing_is_loaded_and_nothing_runs(text):
+    page = Page(text)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image"}
+    assert not {name for _, attrs in page.tags for name in attrs if name in LOADING or name.startswith("on")}
+    assert "://" not in text
+    assert not re.search(r"url\(|@import", text)
+    assert {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"} in page.named(
+        "meta"
+    )
+
+
+def test_there_are_three_charts_with_a_title_and_a_description_each(text):
+    page = Page(text)
+    assert len(page.named("figure")) == 3
+    drawings = page.named("svg")
+    assert len(drawings) == 3 * 2  # one an EP size
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert all(set(one["aria-labelledby"].split()) <= set(ids) and one["role"] == "img" for one in drawings)
+
+
+def test_tables_have_captions_and_headers(text):
+    page = Page(text)
+    assert len(page.named("caption")) == len(page.named("table")) >= 8
+    assert all(attrs.get("scope") in ("col", "row", "rowgroup") for attrs in page.named("th"))
+
+
+def test_names_are_escaped(text):
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_the_page_is_small_and_made_for_light_dark_and_paper(text):
+    assert len(text.encode()) < 3_000_000
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_the_worst_layer_table_has_the_numbers_of_the_query(text, run_folders):
+    from routing.store.run import open_run
+
+    rows = Page(text).rows
+    for folder in run_folders:
+        found, _ = imbalance_rows(open_run(folder), eps=(2, 4), batch_sizes=(60, 20))
+        for row in found:
+            ratios = [f"{row[name]:.4f}" for name in ("worst_imbalance", "mean_over_layers", "pooled_over_layers")]
+            places = [str(row[name]) for name in ("worst_layer", "worst_batch", "worst_rank", "num_batches")]
+            wanted = [str(row["ep"]), str(row["batch_tokens"]), *ratios, *places]
+            assert any(one[: len(wanted)] == wanted for one in rows), wanted
+
+
+def test_every_entry_is_shown_with_its_evidence(text, table_file):
+    rows = Page(text).rows
+    for entry in read_table(table_file).entries:
+        most = entry.evidence.observed_max
+        place = f"EP {entry.ep}, {entry.batch_tokens} tokens"
+        row = next(one for one in rows if one[:3] == [place, str(entry.allowance), "holds"])
+        assert row[3] == f"{most.imbalance:.4f}"
+        assert f"layer {most.layer}, batch {most.batch}, rank {most.rank}" in row[4]
+        assert row[-2:] == [str(entry.evidence.num_batches), str(entry.evidence.num_units)]
+    assert sum(one[-1] == "equal" for one in rows if one) == 2 * len(read_table(table_file).entries)
+
+
+def test_the_honest_sentences_and_the_provenance_are_there(text, run_folders, table_file):
+    from routing.store.run import open_run
+
+    table = read_table(table_file)
+    for sentence in table.entries[0].evidence.coverage[:1]:  # the second names a policy with HTML in it
+        assert sentence in text
+    for words in (
+        "Only min(EP, E/k) is proven",
+        "belongs to its model, its expert placement",
+        "names of policy or corpus say toy",
+    ):
+        assert words in text
+    for folder in run_folders:
+        manifest = open_run(folder).manifest
+        assert manifest.content_hash in text
+        assert manifest.corpus.corpus_hash in text
+        assert manifest.policy.weights_sha256 in text
+    assert table.content_hash in text
+    assert "routing report run0 --out &#39;a b.html&#39;" in text
+    assert "GROUP BY ALL" in text  # the queries themselves
+
+
+def test_a_table_that_does_not_hold_is_said_first(run_folders, table_file, tmp_path):
+    table = read_table(table_file)
+    lowest = replace(table.entries[0], allowance=Decimal("1.0"))
+    entries = (lowest, *table.entries[1:])
+    path = tmp_path / "low.yaml"
+    write_table(path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries)))
+    answer = report(run_folders, allowances=path, out=tmp_path / "report.html", command=())
+    text = (tmp_path / "report.html").read_text()
+    assert answer.headline == "1 of 4 allowances does not hold."
+    assert text.index(answer.headline) < text.index("Batches above their allowance") < text.index("What was measured")
+    assert "Proposed by headroom-v1" in text
+
+
+def test_runs_without_a_full_batch_give_a_page_of_dashes_that_claims_nothing(run_folders, table_file, tmp_path):
+    short = write_tiny_run(
+        tmp_path / "short",
+        paths=[[0]],
+        segment_tokens=[4],
+        loads={(0, layer): [1] * 8 for layer in SHAPE["layers"]},
+        **SHAPE,
+    )
+    answer = report([short.folder], allowances=table_file, out=tmp_path / "report.html", command=())
+    text = (tmp_path / "report.html").read_text()
+    assert answer.headline == "These runs say nothing about this table: no full batch at any of its batch sizes."
+    assert any("short: no full batch at ep=2 batch_tokens=60, the run holds 4 tokens" in line for line in answer.warnings)
+    assert "None" not in text
+    assert Page(text).named("svg") == []
+
+
+def test_the_usual_batch_sizes_are_shown_where_a_run_fills_one(tmp_path):
+    sizes = [1500] * 4
+    loads = {(segment, layer): [375] * 8 for segment in range(4) for layer in SHAPE["layers"]}
+    run = write_tiny_run(tmp_path / "run", paths=[[one] for one in range(4)], segment_tokens=sizes, loads=loads, **SHAPE)
+    fit([run.folder], out=tmp_path / "a.yaml", eps=(2,), batch_sizes=(1500,), order="corpus")
+    answer = report([run.folder], allowances=tmp_path / "a.yaml", out=tmp_path / "report.html", command=())
+    shown = {one[1] for one in Page((tmp_path / "report.html").read_text()).rows if len(one) == 11 and one[0] == "2"}
+    assert shown == {"2k", "1.5k"}  # 6,000 tokens fill batches of 2,000 and none of 20,000
+    assert not any("20000" in line for line in answer.warnings)
+
+
+def test_runs_of_another_model_are_refused_and_nothing_is_written(table_file, tmp_path):
+    other = write_tiny_run(tmp_path / "run", paths=[[0]], segment_tokens=[4], loads={(0, 0): [2, 2]}, num_experts=2, top_k=1)
+    with pytest.raises(InputError, match="another model"):
+        report([other.folder], allowances=table_file, out=tmp_path / "report.html", command=())
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_folder_that_is_not_there_is_said(run_folders, table_file, tmp_path):
+    with pytest.raises(StorageError, match="not written"):
+        report(run_folders, allowances=table_file, out=tmp_path / "none" / "report.html", command=())
+
+
+def test_the_verb_prints_the_verdict(run_folders, table_file, tmp_path, capsys):
+    app = typer.Typer()
+    app.command()(reporting.report)
+    out = tmp_path / "report.html"
+    app([str(run_folders[0]), "--allowances", str(table_file), "--out", str(out)], standalone_mode=False)
+    assert capsys.readouterr().out.startswith("Every allowance holds in every measured batch.\n- 4 allowances (EP 2 and 4;")
+    assert out.exists()
