@@ -1,12 +1,14 @@
-"""`make docs`: writes docs/commands.md from the program itself, so that it can't say something else."""
+"""`make docs`: writes docs/commands.md and the JSON Schemas from the program itself, so that they can't say something else."""
 
 from pathlib import Path
 
 import typer
 
 from routing.cli.app import app
+from routing.store.table_schema import SCHEMA_ID, schema_text
 
 TARGET = Path("docs/commands.md")
+SCHEMAS = Path("data/schemas")
 
 
 def commands_text() -> str:
@@ -31,8 +33,10 @@ def commands_text() -> str:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Writes the files."""
     TARGET.write_text(commands_text())
+    SCHEMAS.mkdir(exist_ok=True)
+    (SCHEMAS / SCHEMA_ID).write_text(schema_text())
 
 
 if __name__ == "__main__":

@@ -19,26 +19,31 @@ TABLE_SCHEMA_VERSION = 1
 ALLOWANCE_GRID = Decimal("0.1")
 CEILING_GRID = Decimal("0.01")
 
-Status = Literal["fitted", "headroom", "implied", "proven"]
+# What an entry rests on: counts (`fitted`, `headroom`), maxima that others reported (`published`), another EP size
+# (`implied`), distinct experts alone (`proven`). The method is in the evidence: a published entry is `headroom-v1` too.
+Status = Literal["fitted", "headroom", "published", "implied", "proven"]
 Layer = int | Literal["all"]
 Parameter = int | Decimal | str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyEvidence:
-    """One measured run behind an entry; `observed_max`, `median` and `p95` are null where it had no full batch."""
+    """One policy behind an entry; `observed_max`, `median` and `p95` are null where its run had no full batch.
 
-    run: str
+    Of published figures everything that their authors don't say is null.
+    """
+
+    run: str | None
     label: str
     name: str
-    revision: str
-    weights_sha256: str
-    content_hash: str
-    corpus_hash: str
+    revision: str | None
+    weights_sha256: str | None
+    content_hash: str | None
+    corpus_hash: str | None
     num_batches: int
     num_tokens: int
-    dropped_tokens: int
-    num_units: int
+    dropped_tokens: int | None
+    num_units: int | None
     observed_max: Decimal | None
     median: Decimal | None
     p95: Decimal | None
@@ -46,16 +51,19 @@ class PolicyEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedMax:
-    """The largest imbalance seen: busiest_rows x ep / routed_rows, and where. Indices are 0-based."""
+    """The largest imbalance seen: busiest_rows x ep / routed_rows, and where. Indices are 0-based.
+
+    Of a published maximum only the imbalance and the label are known.
+    """
 
     imbalance: Decimal
-    busiest_rows: int
-    routed_rows: int
-    run: str
+    busiest_rows: int | None
+    routed_rows: int | None
+    run: str | None
     label: str
-    batch: int
-    layer: int
-    rank: int
+    batch: int | None
+    layer: int | None
+    rank: int | None
     top_experts: tuple[ExpertLoad, ...]
 
 
@@ -93,7 +101,7 @@ class Evidence:
     ceiling_reason: str
     binds: str
     num_batches: int
-    num_units: int
+    num_units: int | None
     unit: str
     num_tokens: int
     observed_max: ObservedMax | None
@@ -183,8 +191,11 @@ def proven_ceiling(ep: int, *, num_experts: int, top_k: int) -> tuple[Decimal, s
 
 
 def entries_hash(model: TableModel, placement: str, entries: tuple[Entry, ...]) -> str:
-    """sha256 over the entries and what they belong to, decimals as written: a hand edit changes it."""
-    body = {"shape_hash": model.shape_hash, "placement": placement, "entries": [asdict(entry) for entry in entries]}
+    """sha256 over the entries and what they belong to, decimals as written: a hand edit changes it.
+
+    When and by what they were made is left out: two fits of the same counts have one hash.
+    """
+    body = {"model": asdict(model), "placement": placement, "entries": [asdict(entry) for entry in entries]}
     return hashlib.sha256(json.dumps(body, sort_keys=True, default=decimal_text).encode()).hexdigest()
 
 

@@ -55,11 +55,10 @@ def headroom_evidence(cell: Cell, fitted: Headroom, *, method: str, parameters: 
     """The evidence of an entry whose allowance was fitted to counts."""
     batches = [one for worsts in cell.observed for one in worsts.worsts]
     observed_max = _observed_max(cell)
-    slack = Fraction(fitted.allowance) - max(one.imbalance(cell.ep) for one in batches)
     return Evidence(
         method=method,
         parameters={**parameters, "quantile_rule": QUANTILE_RULE},
-        raw_bound=ceil_to(fitted.raw_bound, _FINE),
+        raw_bound=fine(fitted.raw_bound),
         grid=ALLOWANCE_GRID,
         ceiling=fitted.ceiling,
         ceiling_reason=fitted.ceiling_reason,
@@ -71,7 +70,7 @@ def headroom_evidence(cell: Cell, fitted: Headroom, *, method: str, parameters: 
         observed_max=observed_max,
         median=_quantile(batches, cell.ep, Fraction(1, 2)),
         p95=_quantile(batches, cell.ep, Fraction(95, 100)),
-        slack=slack // Fraction(_FINE) * _FINE,
+        slack=slack(fitted.allowance, max(one.imbalance(cell.ep) for one in batches)),
         worst_layers=_worst_layers(batches),
         floors=(),
         coverage=_coverage(cell, fitted.ceiling),
@@ -183,15 +182,35 @@ def _worst_layers(batches: Sequence[BatchWorst]) -> tuple[LayerShare, ...]:
     return tuple(LayerShare(layer=layer, share=(Decimal(count) / len(batches)).quantize(_SHARE)) for layer, count in ranked)
 
 
+def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units: int | None) -> str:
+    """What `num_batches` of one policy say of the next; units where they are known."""
+    units = "" if num_units is None else f", {num_units} units"
+    covered = (1 - _CONFIDENCE) ** (1 / num_batches)
+    return (
+        f"{label}: {num_batches} batches of {batch_tokens} tokens{units}; "
+        f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
+        f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
+    )
+
+
+def ceiling_sentence(ceiling: Decimal) -> str:
+    """The last sentence of every entry with a measured or published bound."""
+    return f"Only min(EP, E/k) = {ceiling} is proven."
+
+
+def fine(value: Fraction) -> Decimal:
+    """A bound up to the digits that the table writes of it, 1e-6."""
+    return ceil_to(value, _FINE)
+
+
+def slack(allowance: Decimal, worst: Fraction) -> Decimal:
+    """Allowance minus the observed max, down to 1e-6."""
+    return (Fraction(allowance) - worst) // Fraction(_FINE) * _FINE
+
+
 def _coverage(cell: Cell, ceiling: Decimal) -> tuple[str, ...]:
-    sentences = []
-    for run, worsts in zip(cell.runs, cell.observed, strict=True):
-        num_batches = len(worsts.worsts)
-        if num_batches:
-            covered = (1 - _CONFIDENCE) ** (1 / num_batches)
-            sentences.append(
-                f"{run.label}: {num_batches} batches of {cell.batch_tokens} tokens, {len(worsts.units)} units; "
-                f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
-                f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
-            )
-    return (*sentences, f"Only min(EP, E/k) = {ceiling} is proven.")
+    counted = ((run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True) if worsts.worsts)
+    sentences = (
+        coverage_sentence(run.label, len(worsts.worsts), cell.batch_tokens, len(worsts.units)) for run, worsts in counted
+    )
+    return (*sentences, ceiling_sentence(ceiling))

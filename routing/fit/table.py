@@ -40,8 +40,13 @@ def fit_headroom(
         entries = tuple(entry for size in fitted_sizes for entry in _fitted_entries(cells, size, parameters))
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
-    model = _table_model(model_name, runs[0].shape)
-    table = AllowanceTable(
+    table = assemble(entries, table_model(model_name, runs[0].shape), generated)
+    return table, tuple(_cautions(entries, sizes, fitted_sizes))
+
+
+def assemble(entries: tuple[Entry, ...], model: TableModel, generated: Generated) -> AllowanceTable:
+    """The table of `entries` in this program's schema and placement, with its hash."""
+    return AllowanceTable(
         schema_version=TABLE_SCHEMA_VERSION,
         model=model,
         placement=PLACEMENT,
@@ -49,7 +54,12 @@ def fit_headroom(
         entries=entries,
         content_hash=entries_hash(model, PLACEMENT, entries),
     )
-    return table, tuple(_cautions(entries, sizes, fitted_sizes))
+
+
+def table_model(name: str, shape: ModelShape, aliases: tuple[str, ...] = ()) -> TableModel:
+    """What a table says of its model; `aliases` are names of models with the same shape."""
+    fields = {field: getattr(shape, field) for field in ModelShape.__slots__}
+    return TableModel(name=name, shape_hash=shape.shape_hash, aliases=aliases, **fields)
 
 
 def require_comparable(runs: Sequence[MeasuredRun]) -> None:
@@ -107,11 +117,6 @@ def _proven_entry(cell: Cell, parameters: dict[str, Parameter]) -> Entry:
     return Entry(
         ep=cell.ep, batch_tokens=cell.batch_tokens, layer="all", allowance=evidence.ceiling, status="proven", evidence=evidence
     )
-
-
-def _table_model(name: str, shape: ModelShape) -> TableModel:
-    fields = {field: getattr(shape, field) for field in ModelShape.__slots__}
-    return TableModel(name=name, shape_hash=shape.shape_hash, aliases=(), **fields)
 
 
 def _cautions(entries: Sequence[Entry], sizes: Sequence[int], fitted_sizes: Sequence[int]) -> Iterator[Caution]:

@@ -1,28 +1,43 @@
 """Allowance tables as YAML 1.2: the only reader and writer. Decimals go from text to Decimal and back, never through a float."""
 
 import io
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, decimal_text, entries_hash, entry_faults
 from routing.core.errors import DamagedDataError, InputError, StorageError
 from routing.core.placement import PLACEMENT
 from routing.store.files import write_bytes
+from routing.store.records import decode_record
+from routing.store.yaml_comments import carry_comments
 from routing.store.yaml_nodes import Node, read_nodes
 
-HEADER = """\
-# How far above the even share the busiest expert-parallel rank's rows may lie, by EP size and batch size.
-# Written by `routing fit` from measured runs. A person reviews it; nobody edits it: content_hash shows a changed entry.
-"""
+_WHAT = "# How far above the even share the busiest expert-parallel rank's rows may lie, by EP size and batch size."
+_REVIEWED = "# A person reviews it; nobody edits it: content_hash shows a changed entry."
+_MEASURED = "# Written by `routing fit` from measured runs."
+_PUBLISHED = "# Written by `python -m pipelines.publish_table` from published figures (data/published/), claims of their authors."
 MAX_BYTES = 16_000_000
 
 
 def write_table(path: Path, table: AllowanceTable) -> None:
     """Writes `table` whole or not at all; what is written reads back equal."""
     write_bytes(path, table_text(table).encode())
+
+
+def rewrite_table(path: Path, table: AllowanceTable) -> None:
+    """Replaces the table in `path` and keeps every comment that a person wrote there, each beside what it stood beside.
+
+    A comment of an entry or field that is gone stands above what held it. Without a file this is `write_table`.
+    """
+    if not path.exists():
+        write_table(path, table)
+        return
+    ours = (_WHAT, _MEASURED, _PUBLISHED, _REVIEWED)
+    text = carry_comments(_read_text(path), table_text(table), where=str(path), but=ours)
+    assert parse_table(text, where=str(path)) == table
+    write_bytes(path, text.encode())
 
 
 def table_text(table: AllowanceTable) -> str:
@@ -56,7 +71,8 @@ def table_text(table: AllowanceTable) -> str:
         del body["override"]
     stream = io.StringIO()
     yaml.dump(body, stream)
-    return HEADER + stream.getvalue()
+    written_by = _PUBLISHED if any(entry.status == "published" for entry in table.entries) else _MEASURED
+    return "\n".join((_WHAT, written_by, _REVIEWED, stream.getvalue()))
 
 
 def read_table(path: Path) -> AllowanceTable:
@@ -65,6 +81,19 @@ def read_table(path: Path) -> AllowanceTable:
     InputError with the line for what is no table or contradicts itself; DamagedDataError for entries that are not those
     which were written (unless the file names who answers for them) and for a newer schema; StorageError where reading fails.
     """
+    return parse_table(_read_text(path), where=str(path))
+
+
+def parse_table(text: str, *, where: str) -> AllowanceTable:
+    """The table in `text`, by the rules of `read_table`."""
+    root = read_nodes(text, where=where)
+    _require_version(root, where)
+    table: AllowanceTable = decode_record(AllowanceTable, root, where=where)
+    _require_rules(table, root, where)
+    return table
+
+
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
@@ -74,14 +103,9 @@ def read_table(path: Path) -> AllowanceTable:
     if len(raw) > MAX_BYTES:
         raise InputError(f"{path}: {len(raw)} bytes, a table has at most {MAX_BYTES}")
     try:
-        text = raw.decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
-    root = read_nodes(text, where=str(path))
-    _require_version(root, str(path))
-    table: AllowanceTable = _decode(AllowanceTable, root, "the table", str(path))
-    _require_rules(table, root, str(path))
-    return table
 
 
 def _require_version(root: Node, where: str) -> None:
@@ -130,63 +154,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _decode(kind: Any, node: Node, name: str, where: str) -> Any:
-    """`node` as `kind`, a dataclass or what its fields may be; InputError with the line."""
-    value, origin, arms = node.value, get_origin(kind), get_args(kind)
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _decode_record(kind, node, name, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_decode(arms[0], item, name, where) for item in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _decode(arms[1], item, f"{name}.{key}", where) for key, item in value.items()}
-    if origin is Literal and value in arms:
-        return value
-    if origin in (UnionType, Union) and (fitting := [arm for arm in arms if _takes(arm, value)]):
-        return _decode(fitting[0], node, name, where)
-    if _takes(kind, value):
-        return Decimal(value) if kind is Decimal else value
-    raise InputError(f"{where}:{node.line}: {name}: {_shown(value)} is not {_wanted(kind)}")
-
-
-def _shown(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", NoneType: "null"}.get(type(value), repr(str(value)[:40]))
-
-
-def _wanted(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(get_args(kind))
-    if get_origin(kind) in (UnionType, Union):
-        return " or ".join(_wanted(arm) for arm in get_args(kind))
-    words = {
-        int: "a whole number",
-        Decimal: "a decimal number",
-        str: "text",
-        tuple: "a list",
-        dict: "a mapping",
-        NoneType: "null",
-    }
-    return words.get(get_origin(kind) or kind, "a mapping")
-
-
-def _takes(kind: Any, value: Any) -> bool:
-    """Whether a scalar or the outside of a collection is of this kind; a whole number may stand for a decimal."""
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if is_dataclass(kind) or get_origin(kind) is dict:
-        return isinstance(value, dict)
-    if kind is None or kind is NoneType:
-        return value is None
-    return type(value) is kind or (kind is Decimal and type(value) is int)
-
-
-def _decode_record(kind: Any, node: Node, name: str, where: str) -> Any:
-    hints = get_type_hints(kind)
-    for key, item in node.value.items():
-        if key not in hints:
-            raise InputError(f"{where}:{item.line}: {name}: no field is named {key[:40]!r}")
-    optional = {field.name for field in fields(kind) if field.default is not MISSING}
-    for key in hints.keys() - node.value.keys() - optional:
-        raise InputError(f"{where}:{node.line}: {name}: {key!r} is missing")
-    return kind(**{key: _decode(hints[key], item, key, where) for key, item in node.value.items()})

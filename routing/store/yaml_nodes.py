@@ -27,6 +27,12 @@ class Node:
     line: int
     value: Any
 
+    def plain(self) -> Any:
+        """The value without lines."""
+        if isinstance(self.value, dict):
+            return {key: item.plain() for key, item in self.value.items()}
+        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+
 
 def read_nodes(text: str, *, where: str) -> Node:
     """The one document in `text`; InputError naming `where` and the line."""

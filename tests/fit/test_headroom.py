@@ -7,7 +7,7 @@ import pytest
 
 from routing.fit.headroom import headroom_allowances
 
-# ../shared/published/routing_worsts.csv, for Qwen3.6-35B-A3B (256 experts, top-8), as published: at 200k tokens the
+# data/published/routing_worsts.csv, for Qwen3.6-35B-A3B (256 experts, top-8), as published: at 200k tokens the
 # pretrained and the trained policy gave 1.22 and 1.24 at EP 2, 1.40 and 1.41 at EP 4, 1.62 and 1.61 at EP 8.
 WORSTS = {2: Fraction("1.24"), 4: Fraction("1.41"), 8: Fraction("1.62")}
 # Other values: 1.35 inferred from production at EP 2, 1.95 of a small rollout sample at EP 8.

@@ -172,27 +172,27 @@ def test_any_name_reads_back(tmp_path, name, label):
         ("ep: 2", "ep: 3", "ep=3 does not divide 256 experts into more than one rank"),
         ("ep: 4", "ep: 2", "ep=2 batch_tokens=200000 layer=all has an entry already"),
         ("allowance: 1.6", "allowance: 1.3", "allowance falls from 1.4 at ep=2 to 1.3 at ep=4"),
-        ("allowance: 1.4", "allowance: '1.4'", "allowance: '1.4' is not a decimal number"),
-        ("allowance: 1.4", "allowance: 1:30", "allowance: '1:30' is not a decimal number"),
-        ("allowance: 1.4", "allowance: .nan", "allowance: '.nan' is not a decimal number"),
-        ("allowance: 1.4", "allowance: 14e-1", "allowance: '14e-1' is not a decimal number"),
-        ("allowance: 1.4", "allowance: null", "allowance: null is not a decimal number"),
-        ("batch_tokens: 200000", "batch_tokens: 200k", "batch_tokens: '200k' is not a whole number"),
-        ("batch_tokens: 200000", "batch_tokens: 200000.0", "batch_tokens: '200000.0' is not a whole number"),
-        ("batch_tokens: 200000", "batch_tokens: true", "batch_tokens: 'True' is not a whole number"),
-        ("layer: all", "layer: some", "layer: 'some' is not a whole number or all"),
+        ("allowance: 1.4", "allowance: '1.4'", "entries[0].allowance: '1.4' is not a decimal number"),
+        ("allowance: 1.4", "allowance: 1:30", "entries[0].allowance: '1:30' is not a decimal number"),
+        ("allowance: 1.4", "allowance: .nan", "entries[0].allowance: '.nan' is not a decimal number"),
+        ("allowance: 1.4", "allowance: 14e-1", "entries[0].allowance: '14e-1' is not a decimal number"),
+        ("allowance: 1.4", "allowance: null", "entries[0].allowance: null is not a decimal number"),
+        ("batch_tokens: 200000", "batch_tokens: 200k", "entries[0].batch_tokens: '200k' is not a whole number"),
+        ("batch_tokens: 200000", "batch_tokens: 200000.0", "entries[0].batch_tokens: '200000.0' is not a whole number"),
+        ("batch_tokens: 200000", "batch_tokens: true", "entries[0].batch_tokens: 'True' is not a whole number"),
+        ("layer: all", "layer: some", "entries[0].layer: 'some' is not a whole number or all"),
         ("layer: all", "layer: 40", "layer=40 is no MoE layer of the model"),
-        ("status: headroom", "status: guessed", "status: 'guessed' is not fitted or headroom or implied or proven"),
-        ("status: headroom", "status: [headroom]", "status: a list is not fitted or headroom or implied or proven"),
-        ("status: headroom", "status: headroom\n  note: mine", "entries: no field is named 'note'"),
+        ("status: headroom", "status: guessed", "entries[0].status: 'guessed' is none of fitted, headroom, published"),
+        ("status: headroom", "status: [headroom]", "entries[0].status: a list is none of fitted, headroom, published"),
+        ("status: headroom", "status: headroom\n  note: mine", "entries[0].note: no such field; there are ep, batch_tokens"),
         ("schema_version: 1", "schema_version: 0", "schema_version 0 is not 1"),
         ("placement: contiguous", "placement: round-robin", "placement 'round-robin' is not 'contiguous'"),
-        ("aliases:\n  - other", "aliases: other", "aliases: 'other' is not a list"),
+        ("aliases:\n  - other", "aliases: other", "model.aliases: 'other' is not a list"),
     ],
 )
 def test_what_contradicts_the_table_is_refused_with_its_line(tmp_path, old, new, message):
     text, line = _changed(old, new)
-    line += "is named" in message  # the line that was added
+    line += "no such field" in message  # the line that was added
     assert _refused(tmp_path, text).startswith(f"{line}: {message}")
 
 
@@ -222,7 +222,7 @@ def test_yaml_beyond_plain_data_is_refused_with_its_line(tmp_path, old, new, mes
 
 def test_a_field_that_lacks_is_named_with_the_line_of_its_entry(tmp_path):
     text, _ = _changed("  status: headroom\n", "")
-    assert _refused(tmp_path, text) == f"{_line_of(text, '- ep: 2')}: entries: 'status' is missing"
+    assert _refused(tmp_path, text) == f"{_line_of(text, '- ep: 2')}: entries[0].status: is missing"
 
 
 def test_a_bomb_of_aliases_is_refused_before_it_grows(tmp_path):
@@ -235,8 +235,8 @@ def test_a_bomb_of_aliases_is_refused_before_it_grows(tmp_path):
     [
         ("", "1: an empty file"),
         ("# only a comment\n", "1: an empty file"),
-        ("just text\n", "1: the table: 'just text' is not a mapping"),
-        ("[]\n", "1: the table: a list is not a mapping"),
+        ("just text\n", "1: the record: 'just text' is not a mapping"),
+        ("[]\n", "1: the record: a list is not a mapping"),
         ("a: 1\n---\nb: 2\n", "2: a second document"),
         ("%YAML 1.1\n---\na: 1\n", "2: directives are refused"),
         ("a: \x07\n", " not YAML"),
