@@ -32,6 +32,7 @@ test: lint
 
 bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
+	$(BIN)/python -m pipelines.bench_estimate
 
 docs: $(STAMP)
 	$(BIN)/python -m pipelines.write_docs

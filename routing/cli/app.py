@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import tables
+from routing.cli import estimating, reporting, tables
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.units import parse_size, parse_size_list
@@ -155,9 +155,16 @@ def show(
 
 
 def _quiet_transformers() -> None:
-    """Its bars and advice would stand between ours; what it would say of absent kernels is in the manifest."""
+    """Keeps transformers' bars and advice from between ours; what it would say of absent kernels is in the manifest."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+app.command()(reporting.report)
+app.command()(reporting.check)
+app.command()(estimating.estimate)
+app.command()(estimating.wave)
+app.command()(estimating.replay)
 
 
 def _ep_sizes(text: str | None) -> tuple[int, ...] | None:

@@ -27,8 +27,9 @@ def fit_headroom(
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
     """(`headroom-v1` over the union of policies, warnings).
 
-    Every batch size at which some run has two full batches gets entries from its own worsts; the others are left out. Where
-    none has, the smallest size gets what is proven. Raises InputError for runs that can't be fitted together.
+    The other policies' names become the model's aliases: their shape is the same. Every batch size at which some run has two
+    full batches gets entries from its own worsts; the others are left out. Where none has, the smallest size gets what is
+    proven. Raises InputError for runs that can't be fitted together.
     """
     require_comparable(runs)
     cells = _cells(runs)
@@ -40,7 +41,8 @@ def fit_headroom(
         entries = tuple(entry for size in fitted_sizes for entry in _fitted_entries(cells, size, parameters))
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
-    table = assemble(entries, table_model(model_name, runs[0].shape), generated)
+    aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
+    table = assemble(entries, table_model(model_name, runs[0].shape, aliases), generated)
     return table, tuple(_cautions(entries, sizes, fitted_sizes))
 
 

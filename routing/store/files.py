@@ -19,10 +19,14 @@ TEMPORARY_MARK = ".tmp-"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Lets `write` fill a temporary file beside `path`, then renames it. StorageError names the file and how far it got."""
+    """Lets `write` fill a temporary file beside `path`, then renames it; makes the folder where it is missing.
+
+    StorageError names the file and how far it got.
+    """
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
     num_bytes = 0
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as stream:
             write(stream)
             stream.flush()

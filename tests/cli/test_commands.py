@@ -13,13 +13,21 @@ from tests.conftest import REPOSITORY
 COMMANDS = typer.main.get_command(app).commands
 
 FLAGS = {
+    "check": "RUNS TABLE --json",
+    "estimate": (
+        "WAVE --allowances --baseline-bytes --budget-gb --compare --json --lower-by-observed --mode --model --outside-bytes"
+        " --peak-bytes --per-layer --strict"
+    ),
     "fit": "RUNS --batch-tokens --ep --json --order --out",
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
     "measure": (
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
         " --tokenizer"
     ),
+    "replay": "WAVE --allowances --json --model --recorded",
+    "report": "RUNS --allowances --out",
     "show": "RUNS --json",
+    "wave": "--adapter-rank --cp --ep --lengths --model",
 }
 
 

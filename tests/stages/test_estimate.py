@@ -51,8 +51,8 @@ def test_a_model_without_a_packaged_table_still_prices_what_needs_none():
     estimator = Estimator.load(model="qwen3-30b-a3b")
     group = Group(attention_rows=(1000,), longest_packed_tokens=1000)
     one = Wave(model="qwen3-30b-a3b", topology=Topology(ep=1, cp=1), groups=(group,))
-    # 48 layers: 49 x 4,096 boundaries and gradient; the attention mixer b (2H + 5A + 3KV) = 52,224; residual 8,192; router state of
-    # the EP 2 form, 14 x 128 + 16 = 1,808; 8 x 2 x (3 x 768 + 5 x 2,048) = 200,704 routed; workspaces and transients
+    # 48 layers: 49 x 4,096 boundaries and gradient; the attention mixer b (2H + 5A + 3KV) = 52,224; residual 8,192; router state
+    # of the EP 2 form, 14 x 128 + 16 = 1,808; 8 x 2 x (3 x 768 + 5 x 2,048) = 200,704 routed; workspaces and transients
     expected = 1000 * (49 * 4096 + 52224 + 8192 + 1808 + 200704) + 167777280 + 67108864
     assert estimator.price(one).total_bytes == expected
     two = replace(one, topology=Topology(ep=2, cp=1))

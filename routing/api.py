@@ -1,0 +1,24 @@
+"""What `from routing import ...` hands out, and where each name lives; nothing is imported before it is asked for.
+
+Importing `routing` and pricing a wave need the standard library alone; reading a table or a run imports what that needs.
+"""
+
+NAMES = {
+    "AllowanceTable": "routing.core.allowance",
+    "CheckFailedError": "routing.core.errors",
+    "DamagedDataError": "routing.core.errors",
+    "DecoderShape": "routing.core.layers",
+    "Estimate": "routing.estimate.result",
+    "Estimator": "routing.stages.estimator",
+    "InputError": "routing.core.errors",
+    "ModelShape": "routing.core.shapes",
+    "RoutingError": "routing.core.errors",
+    "Run": "routing.store.run",
+    "StorageError": "routing.core.errors",
+    "Topology": "routing.core.wave",
+    "Wave": "routing.core.wave",
+    "imbalance_rows": "routing.query.imbalance",
+    "open_run": "routing.store.run",
+    "read_table": "routing.store.allowances",
+    "read_wave": "routing.store.waves",
+}

@@ -1,0 +1,119 @@
+"""The verbs that price memory: `estimate`, `wave`, `replay`."""
+
+import json
+import sys
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from routing.core.errors import CheckFailedError, InputError
+from routing.core.units import BYTES_PER_GB
+
+WaveFile = Annotated[Path, typer.Argument(help="A wave, YAML or JSON, as a planner recorded it or `routing wave` laid it out.")]
+Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
+Model = Annotated[str | None, typer.Option("--model", help="A bundled model or a config.json, instead of the wave's model.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
+
+
+def estimate(
+    wave: WaveFile,
+    allowances: Allowances = None,
+    model: Model = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="The total is the walk, each layer at its own allowance.")
+    ] = False,
+    mode: Annotated[
+        str, typer.Option("--mode", help="fitted: the table's allowances; proven: min(EP, experts / top-k).")
+    ] = "fitted",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse rows below the smallest fitted batch.")] = False,
+    lower_by_observed: Annotated[
+        bool, typer.Option("--lower-by-observed", help="Let routing that the wave has seen lower an allowance.")
+    ] = False,
+    outside_bytes: Annotated[
+        int, typer.Option("--outside-bytes", min=0, help="Known growth outside PyTorch, added to what is required.")
+    ] = 0,
+    budget_gb: Annotated[
+        str | None, typer.Option("--budget-gb", help="Exit 1 where required bytes exceed this; GB = 1e9 bytes.")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare with a measured peak.")] = False,
+    peak_bytes: Annotated[int | None, typer.Option("--peak-bytes", min=1, help="With --compare: the measured peak.")] = None,
+    baseline_bytes: Annotated[
+        int | None, typer.Option("--baseline-bytes", min=0, help="With --compare: bytes allocated before the call.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Price a training step's peak memory above its baseline, by named terms, for the busiest rank."""
+    from routing.stages.estimate import Comparison, EstimateRequest
+    from routing.stages.estimate import estimate as estimate_stage
+
+    comparison = None
+    if compare or peak_bytes is not None or baseline_bytes is not None:
+        if not compare or peak_bytes is None or baseline_bytes is None:
+            raise InputError("--compare: takes --peak-bytes N and --baseline-bytes N, and they take --compare")
+        comparison = Comparison(peak_bytes=peak_bytes, baseline_bytes=baseline_bytes)
+    options = {
+        "per_layer": per_layer,
+        "mode": mode,
+        "strict": strict,
+        "lower_by_observed": lower_by_observed,
+        "outside_bytes": outside_bytes,
+    }
+    answer = estimate_stage(
+        EstimateRequest(
+            wave=wave,
+            allowances=allowances,
+            model=model,
+            options=options,
+            budget_bytes=None if budget_gb is None else _gb(budget_gb),
+            comparison=comparison,
+        )
+    )
+    if as_json:
+        for warning in answer.warnings:  # the table says them itself
+            typer.echo(f"warning: {warning}", err=True)
+    typer.echo(json.dumps(answer.body, allow_nan=False) if as_json else answer.text)
+    sys.stdout.flush()
+    if answer.exceeds is not None:
+        raise CheckFailedError(answer.exceeds)
+
+
+def wave(
+    lengths: Annotated[Path, typer.Option("--lengths", help="Tokens of each packed sequence, a text file; or a run directory.")],
+    model: Annotated[str, typer.Option("--model", help="A bundled model or a config.json.")],
+    ep: Annotated[int, typer.Option("--ep", min=1, help="Expert-parallel size.")],
+    cp: Annotated[int, typer.Option("--cp", min=1, help="Context-parallel size.")],
+    adapter_rank: Annotated[
+        int | None, typer.Option("--adapter-rank", min=1, help="Rank of LoRA on the experts. Default: no adapter.")
+    ] = None,
+) -> None:
+    """Lay sequences out over the ranks by even share, as a wave file on stdout."""
+    from routing.stages.estimate import lay_out
+
+    typer.echo(lay_out(lengths, ep=ep, cp=cp, model=model, adapter_rank=adapter_rank), nl=False)
+
+
+def replay(
+    wave: WaveFile,
+    recorded: Annotated[Path, typer.Option("--recorded", help="What `routing estimate --json` said of this wave.")],
+    allowances: Allowances = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Price a recorded wave again: the same bytes, or exit 1 naming the term that moved."""
+    from routing.stages.estimate import replay as replay_stage
+
+    answer = replay_stage(wave, recorded=recorded, allowances=allowances, model=model)
+    text = f"{answer['replayed']}: the same {answer['total_bytes']:,} bytes in {answer['terms']} terms"
+    typer.echo(json.dumps(answer) if as_json else text)
+
+
+def _gb(text: str) -> int:
+    try:
+        num_bytes = Decimal(text) * BYTES_PER_GB if len(text) <= 32 else Decimal("NaN")
+    except InvalidOperation:
+        num_bytes = Decimal("NaN")
+    if not num_bytes.is_finite() or not 1 <= num_bytes < 10**18:
+        raise InputError(f"--budget-gb: {text[:40]!r} is no number of GB (1e9 bytes) above 0")
+    return int(num_bytes)
