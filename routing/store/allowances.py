@@ -1,6 +1,7 @@
 """Allowance tables as YAML 1.2: the only reader and writer. Decimals go from text to Decimal and back, never through a float."""
 
 import io
+import os
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -75,13 +76,13 @@ def table_text(table: AllowanceTable) -> str:
     return "\n".join((_WHAT, written_by, _REVIEWED, stream.getvalue()))
 
 
-def read_table(path: Path) -> AllowanceTable:
+def read_table(path: str | os.PathLike[str]) -> AllowanceTable:
     """The table in `path`, if it keeps every rule that needs no statistics.
 
     InputError with the line for what is no table or contradicts itself; DamagedDataError for entries that are not those
     which were written (unless the file names who answers for them) and for a newer schema; StorageError where reading fails.
     """
-    return parse_table(_read_text(path), where=str(path))
+    return parse_table(_read_text(Path(path)), where=str(path))
 
 
 def parse_table(text: str, *, where: str) -> AllowanceTable:

@@ -7,6 +7,7 @@ Needs dataclasses, json and pyarrow only, so that a measuring machine needs noth
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -78,11 +79,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise StorageError(f"{path}: not readable, {error.strerror}") from error
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: str | os.PathLike[str]) -> Run:
     """Opens a finished or unfinished run and verifies every part before any number is read from it.
 
     DamagedDataError names the part that is missing, cut, altered, no Parquet file, or of other columns.
     """
+    folder = Path(folder)
     require_run_name(folder)
     manifest = read_manifest(folder)
     for part in manifest.parts:

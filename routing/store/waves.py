@@ -1,6 +1,7 @@
 """Waves as YAML 1.2 or JSON: the only reader and writer. What is written reads back equal, byte for byte."""
 
 import json
+import os
 import re
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
@@ -18,8 +19,9 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 _WORDS_OF_YAML = ("null", "true", "false")
 
 
-def read_wave(path: Path) -> Wave:
+def read_wave(path: str | os.PathLike[str]) -> Wave:
     """The wave in `path`; InputError with line and field for what is none, StorageError where reading fails."""
+    path = Path(path)
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:

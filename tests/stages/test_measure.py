@@ -69,7 +69,8 @@ def _measure_and_die(request, when):
         else:
             run.RunWriter.update = lambda self, **c: die() if "00002" in str(c.get("parts", "")) else update(self, **c)
         measure(begin.MeasureRequest(policy={request.policy!r}, corpus=(Path({str(request.corpus[0])!r}),),
-            out=Path({str(request.out)!r}), label=None, tokenizer=None, format=None, domain=None, segment_tokens=32, max_tokens=None, device="cpu", dtype="auto",
+            out=Path({str(request.out)!r}), label=None, tokenizer=None, format=None, domain=None, segment_tokens=32,
+            max_tokens=None, device="cpu", dtype="auto",
             on_bad_line="stop", command=("test",)), Listener())
     """
     done = subprocess.run(

@@ -220,9 +220,10 @@ def test_runs_of_another_model_are_refused_and_nothing_is_written(table_file, tm
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_folder_that_is_not_there_is_said(run_folders, table_file, tmp_path):
+def test_a_place_that_cannot_be_written_is_said(run_folders, table_file, tmp_path):
+    (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="not written"):
-        report(run_folders, allowances=table_file, out=tmp_path / "none" / "report.html", command=())
+        report(run_folders, allowances=table_file, out=tmp_path / "file" / "report.html", command=())
 
 
 def test_the_verb_prints_the_verdict(run_folders, table_file, tmp_path, capsys):

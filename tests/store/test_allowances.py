@@ -308,6 +308,12 @@ def test_a_missing_file_says_how_to_make_one_and_a_folder_is_not_readable(tmp_pa
 
 
 def test_a_table_is_written_whole_or_not_at_all(tmp_path):
+    (tmp_path / "file").write_text("kept")
     with pytest.raises(StorageError, match="not written"):
-        write_table(tmp_path / "absent" / "allowances.yaml", _table())
-    assert list(tmp_path.iterdir()) == []
+        write_table(tmp_path / "file" / "allowances.yaml", _table())
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "kept")]
+
+
+def test_the_folder_of_a_table_is_made(tmp_path):
+    write_table(tmp_path / "new" / "folder" / "allowances.yaml", _table())
+    assert read_table(tmp_path / "new" / "folder" / "allowances.yaml") == _table()
