@@ -71,6 +71,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     device = resolve_device(request.device)
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
+    _require_plain("--label", files.name if request.label is None else request.label)
     tokenizer = load_tokenizer(files)
     progress.begin("reading the corpus", request.max_tokens)
     corpus = load_corpus(
@@ -96,6 +97,12 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
     return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+
+
+def _require_plain(flag: str, label: str) -> None:
+    """Labels stand in tables, YAML and pages: InputError for what none of them can show."""
+    if not label.strip() or not label.isprintable() or len(label) > 100:
+        raise InputError(f"{flag}: {label[:40]!a} is no label; printable text, at most 100 characters")
 
 
 def _new_manifest(

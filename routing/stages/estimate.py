@@ -1,21 +1,20 @@
 """`routing estimate`, `routing wave` and `routing replay`: a wave file in, its price out, to the same bytes later."""
 
-import json
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import decimal_text
-from routing.core.errors import CheckFailedError, InputError, StorageError
+from routing.core.errors import CheckFailedError, InputError
 from routing.core.wave import Adapter, Topology, Wave
 from routing.estimate.bounds import even_group
 from routing.estimate.ledger import require_shape
 from routing.estimate.result import Estimate, Term
 from routing.stages.estimator import Estimator
+from routing.store.files import read_json_object, read_text
 from routing.store.waves import read_wave, wave_text
 
-MAX_BYTES = 16_000_000
 OPTIONS = {"per_layer": bool, "mode": str, "strict": bool, "lower_by_observed": bool, "outside_bytes": int}
 
 
@@ -189,15 +188,8 @@ def _plain(value: Decimal) -> str:
 
 
 def _read_estimate(path: Path) -> dict[str, Any]:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{path}: not readable, {error.strerror}") from error
-    try:
-        body = json.loads(raw) if len(raw) <= MAX_BYTES else None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON, {' '.join(str(error).split())[:120]}") from error
-    if not isinstance(body, dict) or not isinstance(body.get("terms"), list) or not isinstance(body.get("options", {}), dict):
+    body = read_json_object(path, what="an estimate")
+    if not isinstance(body.get("terms"), list) or not isinstance(body.get("options", {}), dict):
         raise InputError(f"{path}: no estimate of routing estimate --json (no list of terms)")
     return body
 
@@ -223,10 +215,7 @@ def _packed_tokens(lengths: Path) -> int:
         from routing.store.run import open_run
 
         return open_run(lengths).manifest.corpus.tokens_packed
-    try:
-        text = lengths.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--lengths: {lengths} is not readable as text, {getattr(error, 'strerror', 'not UTF-8')}") from error
+    text = read_text(lengths, what="a list of lengths")
     total = 0
     for number, line in enumerate(text.splitlines(), start=1):
         for word in line.replace(",", " ").split():

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, decimal_text, entries_hash, entry_faults
-from routing.core.errors import DamagedDataError, InputError, StorageError
+from routing.core.errors import DamagedDataError, InputError
 from routing.core.placement import PLACEMENT
-from routing.store.files import write_bytes
+from routing.store.files import read_text, write_bytes
 from routing.store.records import decode_record
 from routing.store.yaml_comments import carry_comments
 from routing.store.yaml_nodes import Node, read_nodes
@@ -36,7 +36,7 @@ def rewrite_table(path: Path, table: AllowanceTable) -> None:
         write_table(path, table)
         return
     ours = (_WHAT, _MEASURED, _PUBLISHED, _REVIEWED)
-    text = carry_comments(_read_text(path), table_text(table), where=str(path), but=ours)
+    text = carry_comments(_text_of(path), table_text(table), where=str(path), but=ours)
     assert parse_table(text, where=str(path)) == table
     write_bytes(path, text.encode())
 
@@ -55,6 +55,10 @@ def table_text(table: AllowanceTable) -> str:
         def represent_decimal(self, value: Decimal) -> Any:
             return self.represent_scalar("tag:yaml.org,2002:float", decimal_text(value))
 
+        def represent_str(self, value: str) -> Any:
+            # A plain U+0085 would be read back as a line's end; between double quotes it is escaped.
+            return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
+
         def represent_sequence(self, tag: Any, sequence: Any, flow_style: Any = None) -> Any:
             return super().represent_sequence(tag, sequence, flow_style=_are_numbers(sequence))
 
@@ -62,6 +66,7 @@ def table_text(table: AllowanceTable) -> str:
             return super().represent_mapping(tag, mapping, flow_style=_are_numbers(list(mapping.values())))
 
     Representer.add_representer(Decimal, Representer.represent_decimal)
+    Representer.add_representer(str, Representer.represent_str)
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Representer = Representer
     yaml.default_flow_style = False
@@ -82,7 +87,7 @@ def read_table(path: str | os.PathLike[str]) -> AllowanceTable:
     InputError with the line for what is no table or contradicts itself; DamagedDataError for entries that are not those
     which were written (unless the file names who answers for them) and for a newer schema; StorageError where reading fails.
     """
-    return parse_table(_read_text(Path(path)), where=str(path))
+    return parse_table(_text_of(Path(path)), where=str(path))
 
 
 def parse_table(text: str, *, where: str) -> AllowanceTable:
@@ -94,19 +99,8 @@ def parse_table(text: str, *, where: str) -> AllowanceTable:
     return table
 
 
-def _read_text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; fit one: routing fit RUN --out {path}") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not readable, {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: {len(raw)} bytes, a table has at most {MAX_BYTES}")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
+def _text_of(path: Path) -> str:
+    return read_text(path, what="a table", max_bytes=MAX_BYTES, missing=f"fit one: routing fit RUN --out {path}")
 
 
 def _require_version(root: Node, where: str) -> None:

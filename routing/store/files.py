@@ -5,15 +5,13 @@ A process killed while it writes leaves `NAME.tmp-PID` and never a torn NAME.
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from routing.core.errors import StorageError
+from routing.core.errors import InputError, StorageError
 
 TEMPORARY_MARK = ".tmp-"
 
@@ -50,13 +48,34 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomically(path, lambda stream: stream.write(content))
 
 
-def write_parquet(path: Path, table: pa.Table, *, row_group_rows: int) -> None:
-    """One Parquet file: zstd, page checksums, `row_group_rows` rows a group (at least one)."""
+def read_text(path: Path, *, what: str, max_bytes: int = 16_000_000, missing: str = "") -> str:
+    """The UTF-8 text of a file that a user named as `what`; `missing` says how to make one.
 
-    def write(stream: IO[bytes]) -> None:
-        pq.write_table(table, stream, compression="zstd", row_group_size=max(1, row_group_rows), write_page_checksum=True)
+    InputError where it is absent, too long or no UTF-8, StorageError where reading fails.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file{missing and f'; {missing}'}") from error
+    except OSError as error:
+        raise StorageError(f"{path}: not readable, {error.strerror}") from error
+    if len(raw) > max_bytes:
+        raise InputError(f"{path}: {len(raw)} bytes, {what} has at most {max_bytes}")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
 
-    write_atomically(path, write)
+
+def read_json_object(path: Path, *, what: str) -> dict[str, Any]:
+    """The JSON object in a file, with the errors of `read_text`; InputError for any other JSON or none."""
+    try:
+        body = json.loads(read_text(path, what=what))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON, {' '.join(str(error).split())[:120]}") from error
+    if not isinstance(body, dict):
+        raise InputError(f"{path}: no JSON object, {what} is one")
+    return body
 
 
 def sha256_of(path: Path) -> str:

@@ -7,8 +7,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from routing.core.errors import InputError, StorageError
+from routing.core.errors import InputError
 from routing.core.published import PublishedWorst
+from routing.store.files import read_text
 
 COLUMNS = tuple(field.name for field in fields(PublishedWorst))
 _WHOLE = re.compile(r"[0-9]{1,15}")
@@ -17,12 +18,7 @@ _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
 
 def read_published_worsts(path: Path) -> tuple[PublishedWorst, ...]:
     """The rows in file order; InputError with the line for what is none, StorageError where reading fails."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not readable, {error.strerror}") from error
+    text = read_text(path, what="a file of published worsts")
     rows = csv.reader(text.splitlines(), strict=True)
     found = []
     try:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
-from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes, write_parquet
+from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes
 from routing.store.lock import writer_lock
 from routing.store.manifest import Manifest, Part, decode, encode
+from routing.store.parquet import write_parquet
 from routing.store.schemas import SCHEMAS
 
 MANIFEST_NAME = "manifest.json"

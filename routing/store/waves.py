@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import decimal_text
-from routing.core.errors import InputError, StorageError
 from routing.core.wave import NOT_COVERED, Group, Wave
+from routing.store.files import read_text
 from routing.store.records import decode_record
 from routing.store.yaml_nodes import read_nodes
 
@@ -21,20 +21,8 @@ _WORDS_OF_YAML = ("null", "true", "false")
 
 def read_wave(path: str | os.PathLike[str]) -> Wave:
     """The wave in `path`; InputError with line and field for what is none, StorageError where reading fails."""
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; lay one out: routing wave --lengths FILE --ep 2 --cp 2 --model NAME") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not readable, {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: {len(raw)} bytes, a wave has at most {MAX_BYTES}")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
-    return parse_wave(text, where=str(path))
+    missing = "lay one out: routing wave --lengths FILE --ep 2 --cp 2 --model NAME"
+    return parse_wave(read_text(Path(path), what="a wave", max_bytes=MAX_BYTES, missing=missing), where=str(path))
 
 
 def parse_wave(text: str, *, where: str) -> Wave:

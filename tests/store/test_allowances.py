@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from routing.core.allowance import (
@@ -153,6 +153,7 @@ def test_decimals_are_the_digits_of_the_file(tmp_path):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(max_size=30), label=st.text(max_size=30))
+@example(name="next\x85line", label="line\u2028separator")
 def test_any_name_reads_back(tmp_path, name, label):
     table = _table([("1.4", 2)], name=name, label=label)
     path = tmp_path / "allowances.yaml"

@@ -67,8 +67,10 @@ def test_what_is_no_row_is_refused_with_its_line(tmp_path, text, message):
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    with pytest.raises(StorageError, match="not readable"):
+    with pytest.raises(InputError, match="no such file"):
         read_published_worsts(tmp_path / "absent.csv")
+    with pytest.raises(StorageError, match="not readable"):
+        read_published_worsts(tmp_path)
     (tmp_path / "latin.csv").write_bytes(b"policy\xff")
     with pytest.raises(InputError, match="not UTF-8 at byte 6"):
         read_published_worsts(tmp_path / "latin.csv")
