@@ -92,6 +92,12 @@ def peak_bytes(num_rows: int) -> tuple[int, int]:
         assert done.stdout is not None
         answer = json.loads(done.stdout.read())
         _, _, usage = os.wait4(done.pid, 0)
+        asked = subprocess.Popen(
+            [sys.executable, "-m", "routing", "imbalance", f"{folder}/run"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _, _, asking = os.wait4(asked.pid, 0)
+    asking_s = asking.ru_utime + asking.ru_stime
+    print(f"routing imbalance over {answer['tokens_logical']:,} tokens: {asking_s:.2f} s of processor time (limit 2)")
     return usage.ru_maxrss * 1024, answer["tokens_logical"]
 
 

@@ -43,7 +43,7 @@ def by_layer(table: AllowanceTable) -> AllowanceTable:
         replace(whole, layer=layer, allowance=Decimal(1001 + layer) / 1000) for layer in table.model.moe_layers
     )
     entries = (*table.entries, *own)
-    return replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries))
+    return replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries, table.generated))
 
 
 def price_ms(estimator: Estimator, some: list[Wave], *, per_layer: bool) -> list[float]:

@@ -25,7 +25,11 @@ def commands_text() -> str:
             "|---|---|---|",
         ]
         for parameter in command.params:
-            flag = f"`{max(parameter.opts, key=len)}`" if parameter.param_type_name == "option" else f"`{parameter.name.upper()}`"
+            flag = (
+                f"`{max(parameter.opts, key=len)}`"
+                if parameter.param_type_name == "option"
+                else f"`{parameter.metavar or parameter.name.upper()}`"
+            )
             default = "required" if parameter.required else "" if parameter.default in (None, False) else f"`{parameter.default}`"
             lines.append(f"| {flag} | {default} | {parameter.help} |")
         lines.append("")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import asdict
@@ -149,9 +150,9 @@ def show(
     for answer in answers:
         _warn(answer.warnings)
     _answer({"runs": [answer.facts for answer in answers]}, as_json, tables.show_runs)
-    failed = [f"{answer.facts['run']}: {one}" for answer in answers for one in answer.failed_checks]
-    if failed:
-        _leave(failed[0], 1)
+    for answer in answers:
+        if answer.failure is not None:
+            raise answer.failure
 
 
 def _quiet_transformers() -> None:
@@ -173,7 +174,7 @@ def _ep_sizes(text: str | None) -> tuple[int, ...] | None:
         return None
     sizes = []
     for part in text.split(","):
-        if not part.strip().lstrip("+-").isdecimal() or len(part) > 9:
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,8}\s*", part):
             raise InputError(f"--ep: {part[:20]!r} is not a whole number; sizes that divide the experts, as 2,4,8")
         sizes.append(int(part))
     if len(set(sizes)) != len(sizes):
@@ -221,17 +222,18 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """The entry point: one line and an exit code for everything that a user can meet."""
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _interrupt)
+    if sys.argv[1:2] != ["measure"]:  # whose hub downloads need a broken connection to be an error
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader who leaves early ends us as it ends any tool
     try:
         exit_code = app(standalone_mode=False)
     except RoutingError as error:
         _leave(str(error), error.exit_code)
     except _InterruptedError:
         _leave("interrupted; what was committed stays, the same command goes on from there", 130)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left; Python would complain once more at exit
-        sys.exit(0)
     except MemoryError:
         _leave("out of memory; ask for smaller batches, or a larger machine", 4)
     except OSError as error:

@@ -10,7 +10,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class StderrProgress:
-    """Implements the stages' `Progress`; use as a context manager. `--quiet` is `2>/dev/null`."""
+    """Implements the stages' `Progress`; use as a context manager."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -1,16 +1,15 @@
 """The verbs that hold a table against runs: `report` and `check`."""
 
 import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from routing.cli.tables import print_table
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.units import format_size
 
@@ -84,9 +83,7 @@ def _print(title: str, names: Sequence[str], rows: Iterable[dict[str, Any]]) -> 
         )
     for row in rows:
         table.add_row(*(_cell(name, row[name]) for name in names))
-    # A pipe gets the whole table: a number cut to fit a guessed width would be a wrong number.
-    width = shutil.get_terminal_size((160, 40)).columns if sys.stdout.isatty() else 220
-    Console(width=width, highlight=False, markup=False).print(table)
+    print_table(table)
 
 
 def _cell(name: str, value: Any) -> str:

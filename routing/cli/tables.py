@@ -1,7 +1,5 @@
 """Answers as tables that a person reads."""
 
-import shutil
-import sys
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +13,7 @@ def show_facts(facts: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in facts.items():
         table.add_row(name, _cell(value))
-    _print(table)
+    print_table(table)
 
 
 def show_imbalance(answer: dict[str, Any]) -> None:
@@ -29,7 +27,7 @@ def show_imbalance(answer: dict[str, Any]) -> None:
         table.add_column(name.replace("_", " "), justify="left" if name in ("run", "label", "view") else "right")
     for row in rows:
         table.add_row(*(format_size(value) if name == "batch_tokens" else _cell(value) for name, value in row.items()))
-    _print(table)
+    print_table(table)
 
 
 def show_allowances(table: dict[str, Any]) -> None:
@@ -54,7 +52,9 @@ def show_allowances(table: dict[str, Any]) -> None:
             *counts,
         )
         view.add_row(*map(_cell, cells))
-    _print(view)
+    print_table(view)
+    for sentence in dict.fromkeys(one for entry in table["entries"] for one in entry["evidence"]["coverage"]):
+        print(f"- {sentence}")
 
 
 def show_runs(answer: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def show_runs(answer: dict[str, Any]) -> None:
                     table.add_row(f"{name}.{inner}", _cell(item))
             else:
                 table.add_row(name, _cell(value))
-        _print(table)
+        print_table(table)
 
 
 def _cell(value: Any) -> str:
@@ -82,7 +82,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _print(table: Table) -> None:
-    # A pipe gets the whole table: a number cut to fit a guessed width would be a wrong number.
-    width = shutil.get_terminal_size((160, 40)).columns if sys.stdout.isatty() else 220
-    Console(width=width, highlight=False, markup=False).print(table)
+def print_table(table: Table) -> None:
+    """The table at its own width: a number cut to fit a terminal would be a wrong number."""
+    wide = Console(width=10_000, highlight=False, markup=False)
+    Console(width=max(80, wide.measure(table).maximum), highlight=False, markup=False).print(table, crop=False)

@@ -190,12 +190,14 @@ def proven_ceiling(ep: int, *, num_experts: int, top_k: int) -> tuple[Decimal, s
     return Decimal(ep), f"ep = {ep}: one rank can hold every row, not more"
 
 
-def entries_hash(model: TableModel, placement: str, entries: tuple[Entry, ...]) -> str:
-    """sha256 over the entries and what they belong to, decimals as written: a hand edit changes it.
-
-    When and by what they were made is left out: two fits of the same counts have one hash.
-    """
-    body = {"model": asdict(model), "placement": placement, "entries": [asdict(entry) for entry in entries]}
+def entries_hash(model: TableModel, placement: str, entries: tuple[Entry, ...], generated: "Generated") -> str:
+    """sha256 over the entries, what they belong to, and by what and when they were made, decimals as written."""
+    body = {
+        "model": asdict(model),
+        "placement": placement,
+        "entries": [asdict(entry) for entry in entries],
+        "generated": asdict(generated),
+    }
     return hashlib.sha256(json.dumps(body, sort_keys=True, default=decimal_text).encode()).hexdigest()
 
 

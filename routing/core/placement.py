@@ -30,8 +30,3 @@ def default_ep_sizes(num_experts: int) -> tuple[tuple[int, ...], tuple[int, ...]
     """(those of 2, 4, 8 that divide the experts, those that don't)."""
     fitting = tuple(n for n in DEFAULT_EP_SIZES if num_experts % n == 0)
     return fitting, tuple(n for n in DEFAULT_EP_SIZES if num_experts % n)
-
-
-def rank_of_expert(expert: int, *, ep: int, num_experts: int) -> int:
-    """The rank that owns `expert`; both 0-based."""
-    return expert // (num_experts // ep)

@@ -5,6 +5,7 @@ import re
 from routing.core.errors import InputError
 
 BYTES_PER_GB = 10**9
+MAX_SIZE = 10**15  # far above any corpus, far below what 64 bits hold
 _MULTIPLES: dict[str, int] = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE = re.compile(r"(\d+)(?:\.(\d+))?([kmg]?)", re.IGNORECASE | re.ASCII)
 
@@ -22,6 +23,8 @@ def parse_size(text: str, *, name: str) -> int:
     count, rest = divmod(scaled, int(10 ** len(fraction)))
     if rest or count < 1:
         raise InputError(f"{name}: {text!r} is not a whole positive number")
+    if count > MAX_SIZE:
+        raise InputError(f"{name}: {text!r} is above {MAX_SIZE}")
     return count
 
 

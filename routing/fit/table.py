@@ -54,7 +54,7 @@ def assemble(entries: tuple[Entry, ...], model: TableModel, generated: Generated
         placement=PLACEMENT,
         generated=generated,
         entries=entries,
-        content_hash=entries_hash(model, PLACEMENT, entries),
+        content_hash=entries_hash(model, PLACEMENT, entries, generated),
     )
 
 

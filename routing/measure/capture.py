@@ -25,6 +25,8 @@ _FAULTS = (
     "one expert twice in a token",
     "the same weight for every expert (all logits equal)",
 )
+# Fewer counted tokens than this may all tie: at BF16 and top-2 about one token in 150 does.
+_MIN_TOKENS_TO_JUDGE = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +172,8 @@ def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot
     if weights_TK is not None:
         low_T, high_T = weights_TK.aminmax(dim=-1)
         not_finite_T = ~torch.isfinite(high_T - low_T)
-        # One token may tie by chance in BF16; a whole batch that ties has a router that does not choose.
-        all_equal_T = ((low_T == high_T) | ~counted_T).all().expand_as(counted_T) & (ids_TK.shape[1] > 1)
+        # A token may tie by chance in BF16; a whole batch of many that ties has a router that does not choose.
+        is_dead = ((low_T == high_T) | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
+        all_equal_T = is_dead.expand_as(counted_T)
     faults_FT = torch.stack([not_finite_T, out_of_range_T, repeated_T, all_equal_T]) & counted_T
     return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1)

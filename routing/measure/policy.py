@@ -19,6 +19,7 @@ from routing.measure.capture import ExpertsModule, find_experts
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
+SMALL_HIDDEN_SIZE = 512
 _TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_top_k", "moe_k")
 _EXPERT_FFN_NAMES = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", "ffn_hidden_size")
 _MAX_POSITION_NAMES = ("max_position_embeddings", "max_sequence_length", "n_positions")
@@ -87,6 +88,8 @@ def load_tokenizer(files: PolicyFiles) -> Any:
     """The fast tokenizer of the policy, or of --tokenizer."""
     from transformers import AutoTokenizer
 
+    if not _tokenizer_files(files.tokenizer_folder):
+        raise InputError(f"{files.tokenizer_folder}: no tokenizer files; name a folder that has them with --tokenizer DIR")
     try:
         return AutoTokenizer.from_pretrained(str(files.tokenizer_folder), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -113,22 +116,35 @@ def resolve_dtype(dtype: str, *, device: torch.device, config: Any) -> torch.dty
     """`auto` is the checkpoint's type on CUDA, float32 on the CPU, where BF16 is slower and ties at the k-th place are common."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype == "auto":
-        stored = getattr(config, "dtype", None) or torch.bfloat16
-        return torch.float32 if device.type == "cpu" else stored
+        stored = getattr(config, "dtype", None)
+        if device.type == "cuda" and not isinstance(stored, torch.dtype):
+            raise InputError(f"--dtype auto: the configuration names no type of its weights; one of {', '.join(known)}")
+        return stored if device.type == "cuda" and isinstance(stored, torch.dtype) else torch.float32
     if dtype not in known:
         raise InputError(f"--dtype: {dtype!r} is none of auto, {', '.join(known)}")
     return known[dtype]
 
 
+def settle_threads(shape: ModelShape, device: torch.device) -> None:
+    """One thread for a small policy on the CPU, unless OMP_NUM_THREADS says otherwise.
+
+    Its matrices are too small to share: two threads gained nothing on a quiet machine of two cores, and spinning at barriers
+    they were 10 times slower beside other work (docs/LOG.md).
+    """
+    if device.type == "cpu" and shape.hidden_size <= SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
 def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
     """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
+    from safetensors import SafetensorError
     from transformers import AutoModel
 
     try:
         model, loaded = AutoModel.from_pretrained(
             str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{files.folder}: weights not loaded, {_first_line(error)}") from error
     absent = sorted(loaded["missing_keys"]) + sorted(str(one) for one in loaded["mismatched_keys"])
     if absent:
@@ -228,7 +244,9 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     names = (
         "tokenizer.json",
         "tokenizer_config.json",
+        "added_tokens.json",
         "vocab.json",
+        "vocab.txt",
         "merges.txt",
         "tokenizer.model",
         "special_tokens_map.json",

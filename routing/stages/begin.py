@@ -17,7 +17,7 @@ from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
 from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
-from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy
+from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
 from routing.stages.provenance import tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings
 from routing.store.run import MANIFEST_NAME, read_manifest
@@ -71,6 +71,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     device = resolve_device(request.device)
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
+    settle_threads(files.shape, device)
     _require_plain("--label", files.name if request.label is None else request.label)
     tokenizer = load_tokenizer(files)
     progress.begin("reading the corpus", request.max_tokens)
@@ -84,6 +85,9 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
         on_bad_line=request.on_bad_line,
         on_trajectory=progress.advance,
     )
+    for file in corpus.files:
+        if file.bad_lines:
+            progress.note(f"{file.name}: {file.bad_lines} lines that are no JSON were skipped")
     largest = max(int(one.token_ids.max()) for one in corpus.trajectories)
     vocabulary = files.config.get_text_config(decoder=True).vocab_size
     if largest >= vocabulary:
@@ -168,8 +172,8 @@ def _settings(request: MeasureRequest, device: torch.device, dtype: torch.dtype)
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
         dtype=str(dtype).removeprefix("torch."),
-        attention_implementation="unknown until loaded",
-        experts_implementation="unknown until loaded",
+        attention_implementation=None,
+        experts_implementation=None,
         kernels={name: importlib.util.find_spec(package) is not None for name, package in _KERNELS.items()},
         tokens_per_batch=TOKENS_PER_BATCH[device.type],
         tokens_per_part=TOKENS_PER_PART,
@@ -185,12 +189,14 @@ def existing(out: Path) -> Manifest | None:
 
 def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
     """A run goes on only with what it began with; InputError names the first difference."""
-    pairs: list[tuple[str, Any, Any]] = [("corpus", found.corpus.corpus_hash, wanted.corpus.corpus_hash)]
+    same_settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
+    pairs: list[tuple[str, Any, Any]] = [
+        (name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in same_settings
+    ]
     pairs += [
         (f"policy {name}", value, asdict(wanted.policy)[name]) for name, value in asdict(found.policy).items() if name != "name"
     ]
-    same_settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
-    pairs += [(name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in same_settings]
+    pairs.append(("corpus", found.corpus.corpus_hash, wanted.corpus.corpus_hash))
     for what, old, new in pairs:
         if old != new:
             raise InputError(

@@ -212,9 +212,12 @@ def _bytes_by_term(body: dict[str, Any], where: Path) -> dict[str, int]:
 
 def _packed_tokens(lengths: Path) -> int:
     if lengths.is_dir():
+        from routing.query.checks import require_checks
         from routing.store.run import open_run
 
-        return open_run(lengths).manifest.corpus.tokens_packed
+        run = open_run(lengths)
+        require_checks(run)
+        return run.manifest.corpus.tokens_packed
     text = read_text(lengths, what="a list of lengths")
     total = 0
     for number, line in enumerate(text.splitlines(), start=1):

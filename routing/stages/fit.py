@@ -11,7 +11,7 @@ from routing.fit.table import fit_headroom, require_comparable
 from routing.query.imbalance import measured_run
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
-from routing.store.allowances import write_table
+from routing.store.allowances import rewrite_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,10 @@ class FitAnswer:
 def fit(
     folders: Sequence[Path], *, out: Path, eps: tuple[int, ...] | None, batch_sizes: Sequence[int], order: str | int
 ) -> FitAnswer:
-    """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all."""
+    """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all.
+
+    A table that `out` holds already is replaced; a person's comments in it stay.
+    """
     runs = open_distinct(folders)
     measured, warnings = [], [notice for run in runs for notice in run.notices]
     for run in runs:
@@ -36,7 +39,7 @@ def fit(
     require_comparable(measured)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
     table, cautions = fit_headroom(measured, model_name=runs[0].manifest.policy.name, generated=generated)
-    write_table(out, table)
+    rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 
 

@@ -50,10 +50,8 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
 def _writer(out: Path, prepared: Prepared, progress: Progress) -> RunWriter:
     found = existing(out)
     if found is None:
-        strangers = [one.name for one in out.iterdir() if one.name != "lock"]
-        if strangers:
-            raise InputError(f"{out}: holds {strangers[0]!r} and no run; choose an empty or new --out")
         writer = RunWriter(out, prepared.manifest)
+        writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
         for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
             writer.commit(table, 0, rows)
         return writer
@@ -84,8 +82,7 @@ def _difference(old: dict[str, str], new: dict[str, str]) -> str:
 def _measure_missing(prepared: Prepared, writer: RunWriter, progress: Progress) -> None:
     torch.manual_seed(SEED)
     policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
-    implementations = {name: getattr(policy, name) for name in ("attention_implementation", "experts_implementation")}
-    writer.update(settings=replace(writer.manifest.settings, **implementations))
+    _settle_implementations(policy, writer)
     missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
     progress.begin(f"measuring {writer.manifest.label}", sum(part.num_tokens for part in missing))
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
@@ -95,6 +92,16 @@ def _measure_missing(prepared: Prepared, writer: RunWriter, progress: Progress) 
             _measure_one(policy, counter, part, prepared.tree, sequences, budget, writer, progress.advance)
     finished = Run(folder=writer.folder, manifest=writer.manifest)
     writer.update(content_hash=content_hash(finished), state="finished", finished_at=utc_now())
+
+
+def _settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
+    """Records what the model chose, known only now; a run that began with another is not gone on with."""
+    chosen = {name: getattr(policy, name) for name in ("attention_implementation", "experts_implementation")}
+    for name, now in chosen.items():
+        before = getattr(writer.manifest.settings, name)
+        if before not in (None, now):
+            raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
+    writer.update(settings=replace(writer.manifest.settings, **chosen))
 
 
 def _measure_one(

@@ -6,7 +6,7 @@ from pathlib import Path
 from routing.core.errors import RoutingError
 from routing.stages.begin import MeasureRequest, Progress, counts, existing, prepare, require_same
 from routing.store.manifest import Manifest
-from routing.store.run import MANIFEST_NAME, read_manifest
+from routing.store.run import MANIFEST_NAME, read_manifest, require_run_name
 
 # Bytes a row of `loads` takes on disk, zstd: 1.12 measured over 1,994,752 rows (docs/LOG.md).
 LOADS_BYTES_PER_ROW = 1.2
@@ -35,6 +35,7 @@ class MeasurePlan:
 
 def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
     """What `measure` would do, without loading a weight."""
+    require_run_name(request.out)
     prepared = prepare(request, progress)
     shape, done = prepared.files.shape, existing(request.out)
     if done is not None:

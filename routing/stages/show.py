@@ -5,16 +5,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from routing.query.checks import run_checks
-from routing.store.run import open_run
+from routing.core.errors import RoutingError
+from routing.query.checks import CheckResult, require_no_violation, run_checks
+from routing.store.manifest import FileRecord
+from routing.store.run import Run, open_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShowAnswer:
-    """`facts` of one run, the names of `failed_checks` with their first violation, and `warnings` one line each."""
+    """`facts` of one run, its first failed check as the error it is, and `warnings` one line each."""
 
     facts: dict[str, Any]
-    failed_checks: tuple[str, ...]
+    failure: RoutingError | None
     warnings: tuple[str, ...]
 
 
@@ -22,7 +24,6 @@ def show(folder: Path) -> ShowAnswer:
     """Verifies every part, runs every check, and tells what the manifest says; failed checks are told, not raised."""
     run = open_run(folder)
     manifest, checks = run.manifest, run_checks(run)
-    failed = tuple(f"{one.name}: {one.num_violations} places, the first {one.first[0]}" for one in checks if one.num_violations)
     reasons = Counter(refusal.reason for refusal in manifest.corpus.refusals)
     facts = {
         "run": run.name,
@@ -32,7 +33,7 @@ def show(folder: Path) -> ShowAnswer:
         "policy": asdict(manifest.policy),
         "shape": asdict(manifest.shape),
         "corpus": {
-            "files": [f"{file.name} ({file.format}: {file.kept} of {file.rows} rows)" for file in manifest.corpus.files],
+            "files": [_told(file) for file in manifest.corpus.files],
             "trajectories": manifest.corpus.num_trajectories,
             "refused": dict(sorted(reasons.items())),
             "tokens_logical": manifest.corpus.tokens_logical,
@@ -48,4 +49,17 @@ def show(folder: Path) -> ShowAnswer:
         "content_hash": manifest.content_hash,
         "checks": {one.name: "fails" if one.num_violations else "holds" for one in checks},
     }
-    return ShowAnswer(facts=facts, failed_checks=failed, warnings=run.notices)
+    return ShowAnswer(facts=facts, failure=_first_failure(run, checks), warnings=run.notices)
+
+
+def _told(file: FileRecord) -> str:
+    skipped = f", {file.bad_lines} bad lines skipped" if file.bad_lines else ""
+    return f"{file.name} ({file.format}: {file.kept} of {file.rows} rows{skipped})"
+
+
+def _first_failure(run: Run, checks: tuple[CheckResult, ...]) -> RoutingError | None:
+    try:
+        require_no_violation(run, checks)
+    except RoutingError as error:
+        return error
+    return None

@@ -134,7 +134,8 @@ def _require_rules(table: AllowanceTable, root: Node, where: str) -> None:
         raise InputError(f"{line('entries', index, field)}: {fault}")
     if table.override is not None and not (table.override.reason.strip() and table.override.name.strip()):
         raise InputError(f"{line('override')}: an override gives a reason and a name")
-    if table.content_hash != entries_hash(table.model, table.placement, table.entries) and table.override is None:
+    found = entries_hash(table.model, table.placement, table.entries, table.generated)
+    if table.content_hash != found and table.override is None:
         what = "entries were edited by hand (their hash is another)"
         raise DamagedDataError(f"{line('content_hash')}: {what}; fit again, or add override: {{reason: ..., name: ...}}")
 

@@ -84,9 +84,10 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def remove_temporaries(folder: Path) -> int:
-    """Deletes what an interrupted writer left in `folder`; returns how many."""
-    leftovers = [entry for entry in folder.iterdir() if TEMPORARY_MARK in entry.name]
+def remove_temporaries(folder: Path, *, of: Callable[[str], bool]) -> int:
+    """Deletes what an interrupted writer of files named as `of` tells left in `folder`; returns how many."""
+    split = [(entry, entry.name.partition(TEMPORARY_MARK)) for entry in folder.iterdir()]
+    leftovers = [entry for entry, (name, mark, pid) in split if mark and pid.isdecimal() and of(name)]
     for entry in leftovers:
         entry.unlink(missing_ok=True)
     return len(leftovers)

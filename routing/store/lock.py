@@ -28,8 +28,10 @@ def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
         notices = _take_over(path, handle)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
-        yield notices
-        path.unlink(missing_ok=True)
+        try:
+            yield notices
+        finally:
+            path.unlink(missing_ok=True)
     finally:
         os.close(handle)
 
@@ -55,6 +57,8 @@ def _locked(path: Path) -> int:
 def _take_over(path: Path, handle: int) -> tuple[str, ...]:
     holder = _holder(handle)
     if not holder:
+        if os.fstat(handle).st_size:
+            raise StorageError(f"{path}: no lock of this program; choose another folder")
         return ()
     if holder.get("host") != socket.gethostname():
         os_hint = f"if that process is gone, delete {path}"

@@ -74,8 +74,8 @@ class Settings:
     device: str
     device_name: str
     dtype: str
-    attention_implementation: str
-    experts_implementation: str
+    attention_implementation: str | None  # null until the weights are loaded
+    experts_implementation: str | None
     kernels: dict[str, bool]
     tokens_per_batch: int
     tokens_per_part: int

@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
 from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes
-from routing.store.lock import writer_lock
+from routing.store.lock import LOCK_NAME, writer_lock
 from routing.store.manifest import Manifest, Part, decode, encode
 from routing.store.parquet import write_parquet
 from routing.store.schemas import SCHEMAS
 
 MANIFEST_NAME = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_OWN_FILE = re.compile(rf"{re.escape(MANIFEST_NAME)}|({'|'.join(SCHEMAS)})-\d{{5}}\.parquet")
+_HASHED = ("layer", "expert", "routed_rows")
 ROW_GROUP_ROWS = 1_048_576  # about; a group holds whole segments
 
 
@@ -156,23 +158,37 @@ class RunWriter:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Makes the folder, holds its lock and clears what an interrupted writer left; yields notices."""
+    """Makes the folder, holds its lock and clears what an interrupted writer left; yields notices.
+
+    InputError, before anything is touched, where the folder holds other things and no run.
+    """
     require_run_name(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _require_own(folder)
     except OSError as error:
         raise StorageError(f"{folder}: can't be made a run directory, {error.strerror}") from error
     with writer_lock(folder) as notices:
-        removed = remove_temporaries(folder)
+        removed = remove_temporaries(folder, of=lambda name: _OWN_FILE.fullmatch(name) is not None)
         yield (*notices, *((f"{folder}: {removed} unfinished files of an earlier writer removed",) if removed else ()))
 
 
-def content_hash(run: Run) -> str:
-    """sha256 over the loads, whatever the parts, their order or the Parquet engine.
+def _require_own(folder: Path) -> None:
+    """A killed first write may have left temporaries and no manifest; anything else is somebody's."""
+    if (folder / MANIFEST_NAME).exists():
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.name != LOCK_NAME and not _OWN_FILE.fullmatch(entry.name.partition(TEMPORARY_MARK)[0]):
+            raise InputError(f"{folder}: holds {entry.name!r} and no run; choose an empty or new --out")
 
-    For each segment in the order of segment_hash: its hash, then sha256 of its layer, expert and routed_rows columns
-    (int32 little-endian, sorted by layer and expert). Reads one row group at a time. Two runs that counted the same rows
-    for the same tokens have the same content hash. A segment that two parts hold with different rows is DamagedDataError.
+
+def content_hash(run: Run) -> str:
+    """sha256 over the loads, whatever the parts, their order or the row groups.
+
+    For each segment in the order of segment_hash: its hash, then sha256 of the sha256 of its layer, its expert and its
+    routed_rows column (int32 little-endian, sorted by layer and expert). Reads one row group at a time. Two runs of one
+    --segment-tokens that counted the same rows for the same tokens have the same content hash. DamagedDataError where two
+    parts hold a segment with different rows, or one holds a segment that the run does not have.
     """
     segments = run.read("segments")
     hashes = dict(zip(segments["segment_id"].to_pylist(), segments["segment_hash"].to_pylist(), strict=True))
@@ -191,16 +207,35 @@ def content_hash(run: Run) -> str:
 
 
 def _segment_digests(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(segment, digest of its three columns); neighbouring row groups may share a segment."""
+    current: int | None = None
+    digests = [hashlib.sha256() for _ in _HASHED]
+    for segment_id, slices in _segment_slices(path):
+        if current not in (None, segment_id):
+            yield current, _joined(digests)
+            digests = [hashlib.sha256() for _ in _HASHED]
+        current = segment_id
+        for digest, column in zip(digests, slices, strict=True):
+            digest.update(column)
+    if current is not None:
+        yield current, _joined(digests)
+
+
+def _joined(digests: "list[hashlib._Hash]") -> bytes:
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).digest()
+
+
+def _segment_slices(path: Path) -> Iterator[tuple[int, list[memoryview]]]:
+    """The bytes of each column of _HASHED for every run of one segment id inside a row group."""
     reader = pq.ParquetFile(path)
     for group in range(reader.num_row_groups):
         table = reader.read_row_group(group)
-        columns = [table[name].combine_chunks() for name in ("layer", "expert", "routed_rows")]
-        ids = table["segment_id"].combine_chunks()
-        runs = pc.run_end_encode(ids)
+        columns = [table[name].combine_chunks() for name in _HASHED]
+        runs = pc.run_end_encode(table["segment_id"].combine_chunks())
         start = 0
         for segment_id, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            digest = hashlib.sha256()
-            for values in columns:
-                digest.update(memoryview(values.buffers()[1])[4 * (values.offset + start) : 4 * (values.offset + end)])
-            yield segment_id, digest.digest()
+            yield (
+                segment_id,
+                [memoryview(one.buffers()[1])[4 * (one.offset + start) : 4 * (one.offset + end)] for one in columns],
+            )
             start = end

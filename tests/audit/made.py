@@ -90,13 +90,14 @@ def table(*entries, override=None):
     model = TableModel(
         name="made", shape_hash=SHAPE.shape_hash, aliases=(), **{name: getattr(SHAPE, name) for name in ModelShape.__slots__}
     )
+    generated = Generated(tool_version="0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
     return AllowanceTable(
         schema_version=1,
         model=model,
         placement="contiguous",
-        generated=Generated(tool_version="0", tool_commit=None, generated_at="2025-01-01T00:00:00Z"),
+        generated=generated,
         entries=tuple(entries),
-        content_hash=entries_hash(model, "contiguous", tuple(entries)),
+        content_hash=entries_hash(model, "contiguous", tuple(entries), generated),
         override=override,
     )
 

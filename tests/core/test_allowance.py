@@ -6,7 +6,17 @@ from fractions import Fraction
 
 import pytest
 
-from routing.core.allowance import Entry, Evidence, TableModel, ceil_to, decimal_text, entries_hash, entry_faults, proven_ceiling
+from routing.core.allowance import (
+    Entry,
+    Evidence,
+    Generated,
+    TableModel,
+    ceil_to,
+    decimal_text,
+    entries_hash,
+    entry_faults,
+    proven_ceiling,
+)
 from routing.core.shapes import ModelShape
 
 SHAPE = ModelShape(num_layers=4, moe_layers=(1, 3), num_experts=12, top_k=5, hidden_size=8, expert_ffn_size=8)
@@ -119,14 +129,16 @@ def test_the_hash_changes_with_any_entry_and_with_what_it_belongs_to():
     fields = {name: getattr(SHAPE, name) for name in ModelShape.__slots__}
     model = TableModel(name="m", shape_hash=SHAPE.shape_hash, aliases=(), **fields)
     entries = (_entry(2, "1.4"), _entry(4, "1.6"))
-    first = entries_hash(model, "contiguous", entries)
+    made = Generated(tool_version="1", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
+    first = entries_hash(model, "contiguous", entries, made)
     others = [
-        entries_hash(replace(model, name="n"), "contiguous", entries),
-        entries_hash(replace(model, aliases=("n",)), "contiguous", entries),
-        entries_hash(model, "contiguous", entries[:1]),
-        entries_hash(model, "contiguous", (replace(entries[0], allowance=Decimal("1.5")), entries[1])),
-        entries_hash(model, "contiguous", (replace(entries[0], evidence=replace(EVIDENCE, num_batches=1)), entries[1])),
-        entries_hash(model, "round-robin", entries),
-        entries_hash(replace(model, shape_hash="0"), "contiguous", entries),
+        entries_hash(replace(model, name="n"), "contiguous", entries, made),
+        entries_hash(replace(model, aliases=("n",)), "contiguous", entries, made),
+        entries_hash(model, "contiguous", entries[:1], made),
+        entries_hash(model, "contiguous", (replace(entries[0], allowance=Decimal("1.5")), entries[1]), made),
+        entries_hash(model, "contiguous", (replace(entries[0], evidence=replace(EVIDENCE, num_batches=1)), entries[1]), made),
+        entries_hash(model, "round-robin", entries, made),
+        entries_hash(replace(model, shape_hash="0"), "contiguous", entries, made),
+        entries_hash(model, "contiguous", entries, replace(made, generated_at="2024-01-01T00:00:00Z")),
     ]
-    assert len({first, *others}) == 8
+    assert len({first, *others}) == 9

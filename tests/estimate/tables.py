@@ -26,13 +26,14 @@ def table_of(shape: DecoderShape, values: Values) -> AllowanceTable:
     fields = {name: getattr(routed, name) for name in routed.__slots__}
     model = TableModel(name=shape.name, shape_hash=routed.shape_hash, aliases=(), **fields)
     entries = tuple(_entry(shape, (*key, "all")[:3], Decimal(value)) for key, value in values.items())
+    generated = Generated(tool_version="test", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
     return AllowanceTable(
         schema_version=TABLE_SCHEMA_VERSION,
         model=model,
         placement=PLACEMENT,
-        generated=Generated(tool_version="test", tool_commit=None, generated_at="2025-01-01T00:00:00Z"),
+        generated=generated,
         entries=entries,
-        content_hash=entries_hash(model, PLACEMENT, entries),
+        content_hash=entries_hash(model, PLACEMENT, entries, generated),
     )
 
 

@@ -68,7 +68,7 @@ def test_every_size_has_the_allowance_of_its_own_worst_over_all_policies():
     table, _ = _fit(a, b)
     assert _allowances(table) == {(2, 200): ("1.4", "headroom"), (2, 20): ("1.9", "headroom")}
     assert [entry.evidence.parameters["reference_batch_tokens"] for entry in table.entries] == [200, 200]
-    assert table.content_hash == entries_hash(table.model, table.placement, table.entries)
+    assert table.content_hash == entries_hash(table.model, table.placement, table.entries, table.generated)
     assert (table.model.name, table.model.shape, table.generated) == ("toy", SHAPE, GENERATED)
 
 

@@ -73,12 +73,24 @@ def test_no_token_is_counted_outside_begin_and_collect():
         ([[0, 1], [2, 2], [0, 1]], None, "layer 1, segment 42: 1 tokens of the batch with one expert twice"),
         (None, [[0.6, 0.4], [float("nan"), 0.1], [0.9, 0.1]], "layer 1, segment 42: 1 tokens .* NaN or Inf"),
         (None, [[float("inf"), 0.4], [0.7, 0.3], [0.9, 0.1]], "layer 1, segment 41: 1 tokens .* NaN or Inf"),
-        (None, [[0.5, 0.5], [0.5, 0.5], [0.9, 0.1]], "layer 1, segment 41: 2 tokens .* same weight"),
     ],
 )
 def test_a_broken_token_is_named_by_layer_and_segment(ids, weights, message):
     with pytest.raises(CheckFailedError, match=message):
         _count(IDS if ids is None else torch.tensor(ids), WEIGHTS if weights is None else torch.tensor(weights))
+
+
+def test_a_router_that_gives_every_expert_of_every_token_one_weight_is_refused():
+    ids, weights = IDS[:1].expand(17, 2), torch.full((17, 2), 0.5)
+    slots = torch.tensor([0] * 16 + [2])  # 16 tokens of segment 41, one of padding
+    weights = torch.cat([weights[:16], torch.tensor([[0.9, 0.1]])])
+    with pytest.raises(CheckFailedError, match=r"layer 1, segment 41: 16 tokens .* same weight"):
+        _count(ids, weights, slots)
+    assert _count(ids, torch.cat([torch.tensor([[0.6, 0.4]]), weights[1:]]), slots).sum() == 32
+
+
+def test_a_few_tokens_that_tie_by_chance_are_no_fault():
+    assert _count(weights=torch.full((3, 2), 0.5)).sum() == 4
 
 
 def test_one_token_whose_weights_tie_is_no_fault():

@@ -36,7 +36,9 @@ def _rewrite(path, *, layer=None, allowance=None):
     entry = table.entries[0]
     changed = replace(entry, layer=entry.layer if layer is None else layer, allowance=Decimal(allowance or entry.allowance))
     entries = (changed, *table.entries[1:]) if layer is None else (*table.entries, changed)
-    write_table(path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries)))
+    write_table(
+        path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries, table.generated))
+    )
     return path
 
 

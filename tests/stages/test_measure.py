@@ -64,7 +64,9 @@ def _measure_and_die(request, when):
         def die(*_):
             os.kill(os.getpid(), signal.SIGKILL)
         replace, update = os.replace, run.RunWriter.update
-        if {when!r} == "writing":
+        if {when!r} == "begun":
+            os.replace = lambda old, new: (replace(old, new), str(new).endswith("segments-00000.parquet") and die())
+        elif {when!r} == "writing":
             os.replace = lambda old, new: die() if str(new).endswith("loads-00002.parquet") else replace(old, new)
         else:
             run.RunWriter.update = lambda self, **c: die() if "00002" in str(c.get("parts", "")) else update(self, **c)
@@ -77,6 +79,14 @@ def _measure_and_die(request, when):
         [sys.executable, "-c", textwrap.dedent(code)], cwd=begin.__file__.rsplit("/routing/", 1)[0], check=False
     )
     assert done.returncode == -signal.SIGKILL
+
+
+def test_a_run_killed_before_its_first_loads_goes_on(request_for, listener, tmp_path, whole):
+    request = request_for(tmp_path / "begun")
+    _measure_and_die(request, "begun")
+    assert (request.out / "segments-00000.parquet").exists()
+    measure(request, listener)
+    assert read_manifest(request.out).content_hash == whole.content_hash
 
 
 @pytest.mark.parametrize("when", ["writing", "written"])
@@ -116,7 +126,7 @@ def test_a_full_disk_keeps_what_was_committed_and_the_run_goes_on(request_for, l
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"segment_tokens": 16}, "corpus"), ({"max_tokens": 1000}, "corpus"), ({"dtype": "bfloat16"}, "dtype")],
+    [({"segment_tokens": 16}, "segment_tokens 32"), ({"max_tokens": 1000}, "max_tokens None"), ({"dtype": "bfloat16"}, "dtype")],
 )
 def test_a_run_goes_on_only_with_what_it_began_with(request_for, listener, tmp_path, changes, what):
     measure(request_for(tmp_path / "run"), listener)

@@ -178,7 +178,9 @@ def test_a_table_that_does_not_hold_is_said_first(run_folders, table_file, tmp_p
     lowest = replace(table.entries[0], allowance=Decimal("1.0"))
     entries = (lowest, *table.entries[1:])
     path = tmp_path / "low.yaml"
-    write_table(path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries)))
+    write_table(
+        path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries, table.generated))
+    )
     answer = report(run_folders, allowances=path, out=tmp_path / "report.html", command=())
     text = (tmp_path / "report.html").read_text()
     assert answer.headline == "1 of 4 allowances does not hold."

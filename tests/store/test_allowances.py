@@ -90,13 +90,14 @@ def _table(allowances=(("1.4", 2), ("1.6", 4)), *, name="toy", layer="all", labe
         Entry(ep=ep, batch_tokens=200_000, layer=layer, allowance=Decimal(text), status="headroom", evidence=_evidence(label))
         for text, ep in allowances
     )
+    generated = Generated(tool_version="0.1.0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
     return AllowanceTable(
         schema_version=1,
         model=model,
         placement="contiguous",
-        generated=Generated(tool_version="0.1.0", tool_commit=None, generated_at="2025-01-01T00:00:00Z"),
+        generated=generated,
         entries=entries,
-        content_hash=entries_hash(model, "contiguous", entries),
+        content_hash=entries_hash(model, "contiguous", entries, generated),
         override=override,
     )
 

