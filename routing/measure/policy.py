@@ -16,13 +16,11 @@ from torch import nn
 from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
 from routing.measure.capture import ExpertsModule, find_experts
+from routing.measure.geometry import Geometry, first_line, read_geometry, text_decoder
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
 SMALL_HIDDEN_SIZE = 512
-_TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_top_k", "moe_k")
-_EXPERT_FFN_NAMES = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", "ffn_hidden_size")
-_MAX_POSITION_NAMES = ("max_position_embeddings", "max_sequence_length", "n_positions")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +32,12 @@ class PolicyFiles:
     tokenizer_folder: Path
     record: PolicyRecord
     config: Any
-    shape: ModelShape
-    max_positions: int | None
+    geometry: Geometry
+
+    @property
+    def shape(self) -> ModelShape:
+        """The routed geometry, what a table of allowances belongs to."""
+        return self.geometry.shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,7 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
         raise InputError(f"--tokenizer: {tokenizer_folder} is no folder")
     _require_safetensors(folder)
     config = _read_config(folder)
-    shape = _shape(config, folder)
+    geometry = read_geometry(config, where=str(folder))
     weights_sha256 = _hash_files(sorted(folder.glob("*.safetensors")))
     record = PolicyRecord(
         name=folder.name if commit is None else policy.partition("@")[0],
@@ -72,15 +74,13 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
         tokenizer_sha256=_hash_files(_tokenizer_files(tokenizer_folder)),
         template_sha256=None,
     )
-    positions = next((getattr(_text(config), name) for name in _MAX_POSITION_NAMES if getattr(_text(config), name, None)), None)
     return PolicyFiles(
         name=record.name,
         folder=folder,
         tokenizer_folder=tokenizer_folder,
         record=record,
         config=config,
-        shape=shape,
-        max_positions=positions,
+        geometry=geometry,
     )
 
 
@@ -94,7 +94,7 @@ def load_tokenizer(files: PolicyFiles) -> Any:
         return AutoTokenizer.from_pretrained(str(files.tokenizer_folder), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"{files.tokenizer_folder}: no tokenizer to load, {_first_line(error)}; name one with --tokenizer DIR"
+            f"{files.tokenizer_folder}: no tokenizer to load, {first_line(error)}; name one with --tokenizer DIR"
         ) from error
 
 
@@ -106,7 +106,7 @@ def resolve_device(device: str) -> torch.device:
         resolved = torch.device(device)
         torch.empty(1, device=resolved)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"--device: {device!r} is not to be had here, {_first_line(error)}") from error
+        raise InputError(f"--device: {device!r} is not to be had here, {first_line(error)}") from error
     if resolved.type not in ("cpu", "cuda"):
         raise InputError(f"--device: {device!r} holds no computation; cpu or cuda")
     return resolved
@@ -145,11 +145,11 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
             str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{files.folder}: weights not loaded, {_first_line(error)}") from error
+        raise InputError(f"{files.folder}: weights not loaded, {first_line(error)}") from error
     absent = sorted(loaded["missing_keys"]) + sorted(str(one) for one in loaded["mismatched_keys"])
     if absent:
         raise InputError(f"{files.folder}: {len(absent)} weights missing or of another shape, first {absent[0]}")
-    decoder = _decoder(model).to(device).eval()
+    decoder = text_decoder(model).to(device).eval()
     implementation = str(getattr(decoder.config, "_experts_implementation", None) or "default")
     if implementation == "batched_mm":
         raise InputError(
@@ -177,7 +177,7 @@ def _local_folder(policy: str) -> tuple[Path, str | None]:
     try:
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except Exception as error:  # the hub client raises a dozen kinds, none of them ours to tell apart
-        raise InputError(f"{policy}: not fetched from the hub, {_first_line(error)}") from error
+        raise InputError(f"{policy}: not fetched from the hub, {first_line(error)}") from error
     return folder, folder.name
 
 
@@ -199,45 +199,7 @@ def _read_config(folder: Path) -> Any:
             raise ValueError("it asks for code of its own (auto_map)")
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # configuration classes raise whatever their validators raise
-        raise InputError(f"{folder / 'config.json'}: not a configuration we can load, {_first_line(error)}") from error
-
-
-def _shape(config: Any, folder: Path) -> ModelShape:
-    from transformers import AutoModel
-
-    try:
-        with torch.device("meta"):
-            skeleton = _decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
-    except (ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
-        raise InputError(f"{folder}: no model of this configuration, {_first_line(error)}") from error
-    experts = find_experts(skeleton)
-    text = _text(config)
-
-    def width(names: tuple[str, ...], what: str) -> int:
-        found = next((getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)), None)
-        if found is None:
-            raise InputError(f"{folder / 'config.json'}: no {what} (none of {', '.join(names)})")
-        return int(found)
-
-    return ModelShape(
-        num_layers=width(("num_hidden_layers", "n_layers"), "number of layers"),
-        moe_layers=tuple(one.layer for one in experts),
-        num_experts=experts[0].num_experts,
-        top_k=width(_TOP_K_NAMES, "top-k"),
-        hidden_size=width(("hidden_size", "d_model"), "hidden size"),
-        expert_ffn_size=width(_EXPERT_FFN_NAMES, "expert width"),
-    )
-
-
-def _text(config: Any) -> Any:
-    return config.get_text_config(decoder=True)
-
-
-def _decoder(model: nn.Module) -> nn.Module:
-    """The text decoder of a multimodal base model; other base models are their own."""
-    inner = getattr(model, "language_model", model)
-    assert isinstance(inner, nn.Module)
-    return inner
+        raise InputError(f"{folder / 'config.json'}: not a configuration we can load, {first_line(error)}") from error
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
@@ -261,8 +223,3 @@ def _hash_files(paths: list[Path]) -> str:
     for path in paths:
         digest.update(f"{path.name}\0{sha256_of(path)}\n".encode())
     return digest.hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -81,7 +81,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
         format=request.format,
         domain=request.domain,
         max_tokens=request.max_tokens,
-        max_positions=files.max_positions,
+        max_positions=files.geometry.max_positions,
         on_bad_line=request.on_bad_line,
         on_trajectory=progress.advance,
     )

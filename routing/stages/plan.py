@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routing.core.errors import RoutingError
-from routing.stages.begin import MeasureRequest, Progress, counts, existing, prepare, require_same
-from routing.store.manifest import Manifest
+from routing.measure.geometry import least_seconds
+from routing.stages.begin import MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
 from routing.store.run import MANIFEST_NAME, read_manifest, require_run_name
 
 # Bytes a row of `loads` takes on disk, zstd: 1.12 measured over 1,994,752 rows (docs/LOG.md).
@@ -29,7 +29,7 @@ class MeasurePlan:
     parts: int
     parts_done: int
     disk_bytes: int
-    expected_s: float | None
+    expected_s: float
     expected_from: str
 
 
@@ -43,7 +43,7 @@ def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
     kept = {part.name for part in done.parts if part.table == "loads"} if done else set()
     tokens_computed = sum(part.num_tokens for part in prepared.parts[len(kept) :])
     rows = len(prepared.tree.segments) * len(shape.moe_layers) * shape.num_experts
-    expected_s, expected_from = _expected(request.out, prepared.manifest, tokens_computed)
+    expected_s, expected_from = _expected(request.out, prepared, tokens_computed)
     return MeasurePlan(
         **counts(request.out, prepared.manifest),
         tokens_computed=tokens_computed,
@@ -55,8 +55,9 @@ def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
     )
 
 
-def _expected(out: Path, wanted: Manifest, tokens_computed: int) -> tuple[float | None, str]:
-    """Seconds, from the speed of an earlier run of the same weights on the same device beside `out`; None where there is none."""
+def _expected(out: Path, prepared: Prepared, tokens_computed: int) -> tuple[float, str]:
+    """Seconds and whence: an earlier run of the same weights on the same device beside `out`, else the least they can be."""
+    wanted = prepared.manifest
     for path in sorted(out.parent.glob(f"*/{MANIFEST_NAME}")):
         try:
             found = read_manifest(path.parent)
@@ -65,4 +66,7 @@ def _expected(out: Path, wanted: Manifest, tokens_computed: int) -> tuple[float 
         same = all(getattr(found.settings, name) == getattr(wanted.settings, name) for name in ("device_name", "dtype"))
         if same and found.state == "finished" and found.policy.weights_sha256 == wanted.policy.weights_sha256:
             return round(tokens_computed * found.elapsed_s / found.planned_tokens, 1), f"the speed of {path.parent.name}"
-    return None, "no earlier run of this policy on this device to take a speed from"
+    geometry = prepared.files.geometry
+    seconds, flops = least_seconds(geometry, tokens_computed, device=prepared.device, dtype=prepared.dtype)
+    arithmetic = f"{geometry.active_parameters:,} active parameters at the {flops / 1e9:,.0f} GFLOP/s of a matrix product here"
+    return round(seconds, 1), f"at least this, the arithmetic alone: {arithmetic}; no earlier run to take a speed from"

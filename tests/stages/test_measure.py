@@ -168,6 +168,12 @@ def test_a_plan_spends_no_forward_pass_and_knows_the_sizes(request_for, listener
     assert not (tmp_path / "planned").exists()
 
 
+def test_a_plan_without_an_earlier_run_says_the_least_that_the_arithmetic_takes(request_for, listener, tmp_path):
+    planned = plan(request_for(tmp_path / "alone" / "planned"), listener)
+    assert planned.expected_from.startswith("at least this, the arithmetic alone")
+    assert planned.expected_s >= 0
+
+
 def test_max_tokens_takes_whole_trajectories(request_for, listener, tmp_path):
     result = measure(request_for(tmp_path / "run", max_tokens=1000), listener)
     manifest = read_manifest(tmp_path / "run")

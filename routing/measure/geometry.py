@@ -1,0 +1,100 @@
+"""What a configuration says of its model before a weight is loaded: layers, experts, widths, the arithmetic of a token."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from routing.core.errors import InputError
+from routing.core.shapes import ModelShape
+from routing.measure.capture import find_experts
+
+_TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_top_k", "moe_k")
+_EXPERT_FFN_NAMES = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", "ffn_hidden_size")
+_MAX_POSITION_NAMES = ("max_position_embeddings", "max_sequence_length", "n_positions")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Geometry:
+    """`active_parameters` take part in one token's forward pass: embeddings are looked up, of the experts top-k are used."""
+
+    shape: ModelShape
+    active_parameters: int
+    max_positions: int | None
+
+
+def read_geometry(config: Any, *, where: str) -> Geometry:
+    """From the model built on the meta device; InputError where none can be built, or it has no experts."""
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
+    except (ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
+        raise InputError(f"{where}: no model of this configuration, {first_line(error)}") from error
+    experts = find_experts(skeleton)
+    text = text_config(config)
+
+    def width(names: tuple[str, ...], what: str) -> int:
+        found = next((getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)), None)
+        if found is None:
+            raise InputError(f"{where}/config.json: no {what} (none of {', '.join(names)})")
+        return int(found)
+
+    shape = ModelShape(
+        num_layers=width(("num_hidden_layers", "n_layers"), "number of layers"),
+        moe_layers=tuple(one.layer for one in experts),
+        num_experts=experts[0].num_experts,
+        top_k=width(_TOP_K_NAMES, "top-k"),
+        hidden_size=width(("hidden_size", "d_model"), "hidden size"),
+        expert_ffn_size=width(_EXPERT_FFN_NAMES, "expert width"),
+    )
+    looked_up = sum(_size(module) for module in skeleton.modules() if isinstance(module, nn.Embedding))
+    routed = sum(_size(one.module) for one in experts)
+    idle = routed - routed * shape.top_k // shape.num_experts
+    positions = next((getattr(text, name) for name in _MAX_POSITION_NAMES if getattr(text, name, None)), None)
+    return Geometry(shape=shape, active_parameters=_size(skeleton) - looked_up - idle, max_positions=positions)
+
+
+def least_seconds(geometry: Geometry, num_tokens: int, *, device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """(seconds that the matrix products of `num_tokens` take at least, the FLOP/s of a matrix product measured here).
+
+    2 FLOPs a token and active parameter, source: one multiply and one add each. Attention scores and all that is no matrix
+    product are left out, so small models take many times longer.
+    """
+    flops = _matrix_flops(device, dtype)
+    return 2 * geometry.active_parameters * num_tokens / flops, flops
+
+
+def _matrix_flops(device: torch.device, dtype: torch.dtype, *, size: int = 1024, repeats: int = 8) -> float:
+    matrix = torch.ones((size, size), device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter()
+        (matrix @ matrix)[0, 0].item()  # reading one element waits for a device that runs ahead
+        best = min(best, time.perf_counter() - began)
+    return float(2 * size**3 / best)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def text_config(config: Any) -> Any:
+    """The text part of a multimodal configuration; others are their own."""
+    return config.get_text_config(decoder=True)
+
+
+def text_decoder(model: nn.Module) -> nn.Module:
+    """The text decoder of a multimodal base model; other base models are their own."""
+    inner = getattr(model, "language_model", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def first_line(error: BaseException) -> str:
+    """What a library said, cut to one line."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
