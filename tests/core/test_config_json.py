@@ -1,7 +1,6 @@
 """Decoder shapes out of config.json files: the bundled three, every family that is priced, and what is refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -153,7 +152,7 @@ def test_a_shape_is_found_by_name_file_or_folder(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_read_as_the_measuring_side_reads_it(family):
     transformers = pytest.importorskip("transformers")
-    from routing.measure.policy import _shape
+    from routing.measure.geometry import read_geometry
 
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip(f"this transformers has no {family}")
@@ -172,6 +171,6 @@ def test_every_family_is_read_as_the_measuring_side_reads_it(family):
         text.n_group, text.topk_group = 1, 1
     if family == "ernie4_5_moe":
         text.moe_layer_end_index = 3
-    measured = _shape(config, Path("config.json"))
+    measured = read_geometry(config, where="config.json").shape
     read = decoder_shape(json.loads(json.dumps(config.to_dict(), default=str)), name="tiny", where="config.json")
     assert read.routed == measured
