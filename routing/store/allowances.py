@@ -10,7 +10,8 @@ from typing import Any
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, decimal_text, entries_hash, entry_faults
 from routing.core.errors import DamagedDataError, InputError
 from routing.core.placement import PLACEMENT
-from routing.store.files import read_text, write_bytes
+from routing.store.check_digits import KEY, check_digits, edited_line
+from routing.store.files import read_text, require_replaceable, write_bytes
 from routing.store.records import decode_record
 from routing.store.yaml_comments import carry_comments
 from routing.store.yaml_nodes import Node, read_nodes
@@ -32,11 +33,12 @@ def rewrite_table(path: Path, table: AllowanceTable) -> None:
 
     A comment of an entry or field that is gone stands above what held it. Without a file this is `write_table`.
     """
-    if not path.exists():
+    if not path.is_file() or not path.stat().st_size:
         write_table(path, table)
         return
     ours = (_WHAT, _MEASURED, _PUBLISHED, _REVIEWED)
     text = carry_comments(_text_of(path), table_text(table), where=str(path), but=ours)
+    require_replaceable(path, what="an allowance table", marks=(b"\nentries:", b"\ncontent_hash:"))
     assert parse_table(text, where=str(path)) == table
     write_bytes(path, text.encode())
 
@@ -76,7 +78,8 @@ def table_text(table: AllowanceTable) -> str:
     if body["override"] is None:
         del body["override"]
     stream = io.StringIO()
-    yaml.dump(body, stream)
+    vouched = {key: body.pop(key) for key in ("content_hash", "override") if key in body}
+    yaml.dump(body | {KEY: check_digits(body)} | vouched, stream)
     written_by = _PUBLISHED if any(entry.status == "published" for entry in table.entries) else _MEASURED
     return "\n".join((_WHAT, written_by, _REVIEWED, stream.getvalue()))
 
@@ -94,8 +97,10 @@ def parse_table(text: str, *, where: str) -> AllowanceTable:
     """The table in `text`, by the rules of `read_table`."""
     root = read_nodes(text, where=where)
     _require_version(root, where)
+    digits = root.value.pop(KEY, None) if isinstance(root.value, dict) else None
     table: AllowanceTable = decode_record(AllowanceTable, root, where=where)
     _require_rules(table, root, where)
+    _require_unedited(table, root, digits, where)
     return table
 
 
@@ -134,10 +139,27 @@ def _require_rules(table: AllowanceTable, root: Node, where: str) -> None:
         raise InputError(f"{line('entries', index, field)}: {fault}")
     if table.override is not None and not (table.override.reason.strip() and table.override.name.strip()):
         raise InputError(f"{line('override')}: an override gives a reason and a name")
-    found = entries_hash(table.model, table.placement, table.entries, table.generated)
-    if table.content_hash != found and table.override is None:
-        what = "entries were edited by hand (their hash is another)"
-        raise DamagedDataError(f"{line('content_hash')}: {what}; fit again, or add override: {{reason: ..., name: ...}}")
+
+
+def _require_unedited(table: AllowanceTable, root: Node, digits: Node | None, where: str) -> None:
+    """DamagedDataError with the line of the first value that is not the one which was written."""
+    if table.override is not None:
+        return
+    if digits is None:
+        raise InputError(f"{where}: lacks {KEY}; fit the table again")
+    written = digits.plain()
+    if not isinstance(written, list) or not all(isinstance(one, str) for one in written):
+        raise InputError(f"{where}:{digits.line}: {KEY} is no list of text")
+    body = _plain(table)
+    if table.content_hash != entries_hash(table.model, table.placement, table.entries, table.generated):
+        line = edited_line(root, body, written) or root.value["content_hash"].line
+    elif written != (right := check_digits(body)):
+        line = next((node.line for node, one in zip(digits.value, right, strict=False) if node.value != one), digits.line)
+    else:
+        return
+    raise DamagedDataError(
+        f"{where}:{line}: edited by hand (not what was written); fit again, or add override: {{reason: ..., name: ...}}"
+    )
 
 
 def _are_numbers(values: list[Any]) -> bool:

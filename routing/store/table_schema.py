@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, Entry, Override, TableModel
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
+from routing.store.check_digits import KEY
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -68,6 +69,8 @@ def _model_of(kind: type[Any]) -> "type[BaseModel]":
     columns: dict[str, Any] = {
         name: (_annotation(hints[name]), Field(default, **limits.get(name, {}))) for name, default in defaults.items()
     }
+    if kind is AllowanceTable:
+        columns[KEY] = (list[str], ...)  # of the file alone, which the writer adds
     config = ConfigDict(extra="forbid", strict=True, frozen=True)
     model: type[BaseModel] = create_model(kind.__name__, __config__=config, __doc__=kind.__doc__, **columns)
     return model

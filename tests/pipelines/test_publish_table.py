@@ -121,14 +121,14 @@ def test_no_digit_changes_unseen(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("allowance: 2.0", "allowance: 3.0", "content_hash:"),
+        ("allowance: 2.0", "allowance: 3.0", "allowance: 3.0"),
         ("allowance: 2.0", "allowance: 9.0", "allowance: 9.0"),
         ("allowance: 1.6", "allowance: 1.3", "allowance: 1.3"),
-        ("value: 1.95", "value: 1.85", "content_hash:"),
-        ("batch_tokens: 200000", "batch_tokens: 100000", "content_hash:"),
+        ("value: 1.95", "value: 1.85", "- value: 1.85"),
+        ("batch_tokens: 200000", "batch_tokens: 100000", "batch_tokens: 100000"),
         ("- ep: 8", "- ep: 7", "- ep: 7"),
         ("num_experts: 256", "num_experts: 255", "shape_hash:"),
-        ("name: qwen3.6-35b-a3b", "name: qwen3.5-35b-a3b", "content_hash:"),
+        ("name: qwen3.6-35b-a3b", "name: qwen3.5-35b-a3b", "name: qwen3.5-35b-a3b"),
     ],
 )
 def test_a_changed_file_is_refused_with_the_line(tmp_path, old, new, line):

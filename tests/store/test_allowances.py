@@ -248,16 +248,58 @@ def test_what_is_no_table_is_refused(tmp_path, text, message):
     assert _refused(tmp_path, text).startswith(message)
 
 
-def test_a_hand_edit_is_seen(tmp_path):
-    text, _ = _changed("allowance: 1.4", "allowance: 1.5")
-    message = _refused(tmp_path, text, DamagedDataError)
-    last_line = len(text.splitlines())  # content_hash
-    assert message.startswith(f"{last_line}: entries were edited by hand")
+def test_any_digit_edited_by_hand_is_refused_with_its_line(tmp_path):
+    lines = table_text(_table()).splitlines()
+    tried = 0
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#"):
+            continue
+        for place in [place for place, character in enumerate(line) if character.isdigit()][:24]:
+            other = str((int(line[place]) + 1 + number % 9) % 10) if number % 9 != 8 else str((int(line[place]) + 5) % 10)
+            text = "\n".join([*lines[: number - 1], line[:place] + other + line[place + 1 :], *lines[number:]]) + "\n"
+            message = _refused(tmp_path, text, (DamagedDataError, InputError))
+            at = int(message.split(":")[0])
+            # A rule may name the field that now contradicts the edited one, of the same model or entry.
+            assert at == number or "edited by hand" not in message, (line, message)
+            tried += 1
+    assert tried > 300
 
 
-def test_a_hand_edit_of_the_evidence_is_seen_too(tmp_path):
-    text, _ = _changed("num_batches: 17", "num_batches: 170")
-    assert "entries were edited by hand" in _refused(tmp_path, text, DamagedDataError)
+@pytest.mark.parametrize("removed", ["    num_batches: 17\n", "- ep: 4\n"])
+def test_a_line_taken_out_is_refused(tmp_path, removed):
+    text = table_text(_table())
+    assert removed in text
+    assert _refused(tmp_path, text.replace(removed, "", 1), (DamagedDataError, InputError))
+
+
+def test_an_entry_taken_out_or_in_is_refused_where_it_lay(tmp_path):
+    text, fewer = table_text(_table()), table_text(_table([("1.4", 2)]))
+    cut, more = (_before(one, "check_digits:") + _from(other, "check_digits:") for one, other in ((fewer, text), (text, fewer)))
+    assert _refused(tmp_path, cut, DamagedDataError).startswith(f"{_line_of(cut, 'entries:')}: edited by hand")
+    assert _refused(tmp_path, more, DamagedDataError).startswith(f"{_line_of(more, '- ep: 4')}: edited by hand")
+
+
+@pytest.mark.parametrize("key", ["check_digits", "content_hash"])
+def test_what_vouches_is_refused_where_it_was_edited(tmp_path, key):
+    text = table_text(_table())
+    start = text.index(f"\n{key}:") + len(key) + 10
+    edited = text[:start] + ("0" if text[start] != "0" else "1") + text[start + 1 :]
+    assert _refused(tmp_path, edited, DamagedDataError).startswith(f"{1 + text[:start].count(chr(10))}: edited by hand")
+
+
+def test_a_table_without_its_check_digits_is_refused(tmp_path):
+    text = table_text(_table())
+    without = _before(text, "check_digits:") + _from(text, "content_hash:")
+    assert "lacks check_digits" in _refused(tmp_path, without)
+    assert "no list of text" in _refused(tmp_path, without.replace("entries:", "check_digits: 5\nentries:"))
+
+
+def _before(text, key):
+    return text[: text.index(f"\n{key}") + 1]
+
+
+def _from(text, key):
+    return text[text.index(f"\n{key}") + 1 :]
 
 
 def test_a_hand_edit_passes_when_somebody_answers_for_it(tmp_path):
