@@ -87,6 +87,16 @@ def hash_path(path: Path, *, name: str) -> tuple[str, int]:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
 
 
+def state_of(path: Path, *, name: str) -> tuple[tuple[str, int, int, int], ...]:
+    """(name, inode, bytes, ns of the last change) of a file, or of every file in a directory; another once one is written."""
+    try:
+        members = sorted(member for member in path.rglob("*") if member.is_file()) if path.is_dir() else [path]
+        stats = [(str(member), member.stat()) for member in members]
+    except OSError as error:
+        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
+    return tuple((member, stat.st_ino, stat.st_size, stat.st_mtime_ns) for member, stat in stats)
+
+
 def _is_directory(path: Path, *, name: str) -> bool:
     try:
         return path.is_dir()

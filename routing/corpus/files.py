@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routing.core.errors import InputError
-from routing.corpus.containers import check_readable, hash_path, open_container
+from routing.corpus.containers import check_readable, hash_path, open_container, state_of
 from routing.corpus.row_formats import FORMATS, RawDocument, detect_format, read_row
 from routing.corpus.sequences import CorpusFile
 from routing.corpus.strict_json import BadLines, printable
@@ -22,6 +22,7 @@ class OpenFile:
     def __init__(self, *, index: int, name: str, path: Path, format: str | None, on_bad_line: str) -> None:
         self.index, self.name, self.path = index, printable(name), printable(str(path))
         self._location = path
+        self._state = state_of(path, name=self.path)
         self.format = format
         self.bad_lines = BadLines(skip=on_bad_line == "skip")
         self.rows = self.kept = self.refused = 0
@@ -49,6 +50,8 @@ class OpenFile:
     def account(self) -> CorpusFile:
         """The file's counts and hash, once every row was dealt or left."""
         sha256, num_bytes = hash_path(self._location, name=self.path)
+        if state_of(self._location, name=self.path) != self._state:
+            raise InputError(f"{self.path}: changed while it was read; measure again once nothing writes to it")
         return CorpusFile(
             name=self.name,
             path=self.path,

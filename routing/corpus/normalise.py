@@ -6,7 +6,7 @@ Every rule and every refusal is explained in docs/formats.md.
 from collections import Counter
 from collections.abc import Mapping
 
-from routing.corpus.row_formats import Conversation
+from routing.corpus.row_formats import MAX_NAME_CHARS, Conversation
 from routing.corpus.strict_json import JsonFaultError, escape, parse_json
 
 RULES = (
@@ -100,7 +100,8 @@ def _role(role: object, at: str, counts: Counter[str]) -> str:
     if not isinstance(role, str):
         raise RefusedError("unknown_role", f"{at} has no role")
     if role not in _ROLES:
-        raise RefusedError("unknown_role", f"{at}: role '{escape(role)}'")
+        shown = f"role '{escape(role)}'" if len(role) <= MAX_NAME_CHARS else f"a role of {len(role)} characters"
+        raise RefusedError("unknown_role", f"{at}: {shown}")
     return role
 
 
@@ -117,7 +118,8 @@ def _content(content: object, at: str, counts: Counter[str]) -> str:
         text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS else part
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, Mapping) else None
-            raise RefusedError("content", f"{at}: a part of content is no text (type '{escape(str(kind))}')")
+            shown = f"type '{escape(kind)}'" if isinstance(kind, str) and len(kind) <= MAX_NAME_CHARS else "no type"
+            raise RefusedError("content", f"{at}: a part of content is no text ({shown})")
         texts.append(text)
     counts["content_parts_joined"] += 1
     return "".join(texts)

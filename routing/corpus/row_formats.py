@@ -10,6 +10,7 @@ from routing.corpus.strict_json import JsonFaultError, parse_json
 # The names that --format takes and the manifest holds.
 FORMATS = ("openai-chat", "tau-bench", "tau2", "text-rows", "text", "token-ids")
 MAX_LABEL_CHARS = 512  # the task ids of tau2 telecom spell out every fault and pass 200
+MAX_NAME_CHARS = 64  # of a name with blanks in it; longer, it is prose, which is somebody's
 _HEADING = re.compile(r"^# (\w+) agent policy\s*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -169,10 +170,10 @@ def _task_id(value: object) -> str | None:
 
 
 def _label(value: object) -> str | None:
-    """A short name from a file, printable on one line, else its hash; None where there is none."""
+    """A name from a file, printable on one line and no prose, else its hash; None where there is none."""
     if not isinstance(value, str) or not (name := value.strip()):
         return None
-    if len(name) <= MAX_LABEL_CHARS and name.isprintable():
+    if len(name) <= (MAX_NAME_CHARS if " " in name else MAX_LABEL_CHARS) and name.isprintable():
         return name
     return "sha256:" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -170,6 +170,14 @@ def test_a_task_id_that_is_no_short_name_is_hashed(words, write):
     assert "\n" not in corpus.trajectories[1].unit
 
 
+def test_prose_where_a_name_belongs_is_not_kept(words, write):
+    prose = "please change the address of my order to the one that I gave you last week, it is urgent"
+    rows = [chat("a", task_id=prose), chat("b", domain=prose), {"messages": [{"role": prose, "content": "x"}]}]
+    corpus = load_corpus([write("a.jsonl", rows)], tokenizer=words)
+    assert "address" not in repr((corpus.trajectories, corpus.refusals))
+    assert corpus.refusals[0].detail == f"messages[0]: a role of {len(prose)} characters"
+
+
 def test_files_of_one_name_are_told_apart_by_their_folders(words, write):
     assert distinct_names(["x/a.json", "b.json"]) == ("a.json", "b.json")
     assert distinct_names(["/r/x/a.json", "/r/y/a.json"]) == ("x/a.json", "y/a.json")
@@ -340,3 +348,17 @@ def test_a_file_name_that_cannot_be_printed_is_escaped(words, write):
     with pytest.raises(InputError) as caught:
         load_corpus([write("c\nd.jsonl", "")], tokenizer=words)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", ["longer", "same size", "another file"])
+def test_a_file_that_changes_while_it_is_read_is_refused(words, write, change):
+    path = write("a.jsonl", [ids_row(1, 2), ids_row(3, 4)])
+
+    def on_trajectory(_num_tokens):
+        text = path.read_text()
+        if change == "another file":
+            path.unlink()
+        path.write_text(text + text if change == "longer" else text.replace("3", "5"))
+
+    with pytest.raises(InputError, match=r"a\.jsonl: changed while it was read"):
+        load_corpus([path], tokenizer=words, on_trajectory=on_trajectory)
