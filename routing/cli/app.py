@@ -1,6 +1,6 @@
 """Verbs, flags and exit codes. Results go to stdout (`--json` for machines), progress and warnings to stderr."""
 
-import json
+import io
 import os
 import re
 import signal
@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from routing.cli import estimating, reporting, tables
+from routing.cli.common import Json, Runs, print_answer, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.units import parse_size, parse_size_list
@@ -26,11 +27,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
 Ep = Annotated[str | None, typer.Option("--ep", help="Expert-parallel sizes, as 2,4,8. Default: those of 2, 4, 8 that divide.")]
 BatchTokens = Annotated[str, typer.Option("--batch-tokens", help="Batch sizes in tokens of the view, as 200k,20k,2k.")]
 Order = Annotated[str, typer.Option("--order", help="Trajectory order: `corpus`, or a seed (a whole number) to shuffle by.")]
+INTERRUPTED = "interrupted; what was committed stays, the same command goes on from there"
 DEFAULT_BATCH_TOKENS = "200k,20k,2k"
 
 
@@ -87,7 +87,7 @@ def measure(
             from routing.stages.measure import measure as measure_stage
 
             result = measure_stage(request, progress)
-    _answer(asdict(result), as_json, tables.show_facts)
+    print_answer(asdict(result), as_json, tables.show_facts)
 
 
 @app.command()
@@ -112,8 +112,8 @@ def imbalance(
     answer = imbalance_stage(
         runs, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), view=view, order=_order(order), by_layer=by == "layer"
     )
-    _warn(answer.warnings)
-    _answer({"rows": answer.rows}, as_json, tables.show_imbalance)
+    warn(answer.warnings)
+    print_answer({"rows": answer.rows}, as_json, tables.show_imbalance)
     if all(row["num_batches"] == 0 for row in answer.rows):
         raise InputError(
             f"--batch-tokens: no full batch of {batch_tokens} tokens in {', '.join(map(str, runs))}; ask for smaller batches"
@@ -133,8 +133,8 @@ def fit(
     from routing.stages.fit import fit as fit_stage
 
     answer = fit_stage(runs, out=out, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), order=_order(order))
-    _warn(answer.warnings)
-    _answer(answer.table, as_json, tables.show_allowances)
+    warn(answer.warnings)
+    print_answer(answer.table, as_json, tables.show_allowances)
     typer.echo(f"{out}: written", err=True)
 
 
@@ -148,8 +148,8 @@ def show(
 
     answers = [show_stage(run) for run in runs]
     for answer in answers:
-        _warn(answer.warnings)
-    _answer({"runs": [answer.facts for answer in answers]}, as_json, tables.show_runs)
+        warn(answer.warnings)
+    print_answer({"runs": [answer.facts for answer in answers]}, as_json, tables.show_runs)
     for answer in answers:
         if answer.failure is not None:
             raise answer.failure
@@ -194,19 +194,6 @@ def _order(text: str) -> str | int:
     return int(text)
 
 
-def _warn(warnings: tuple[str, ...] | list[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
-
-
-def _answer(answer: dict[str, Any], as_json: bool, show_table: Any) -> None:
-    if as_json:
-        typer.echo(json.dumps(answer, allow_nan=False, default=str))
-    else:
-        show_table(answer)
-    sys.stdout.flush()
-
-
 def _leave(message: str, exit_code: int) -> NoReturn:
     typer.echo("routing: " + " ".join(message.split()), err=True)
     sys.exit(exit_code)
@@ -216,12 +203,21 @@ class _InterruptedError(BaseException):
     """SIGINT or SIGTERM; no library on the way takes it for its own."""
 
 
+_was_interrupted = False
+
+
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    global _was_interrupted
+    _was_interrupted = True  # DuckDB and lazy imports turn whatever is raised inside them into errors of their own
     raise _InterruptedError
 
 
 def main() -> None:
     """The entry point: one line and an exit code for everything that a user can meet."""
+    global _was_interrupted
+    _was_interrupted = False
+    if sys.stdout is None:  # closed by who called us, who then wants the exit code alone
+        sys.stdout = io.StringIO()
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -230,15 +226,17 @@ def main() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader who leaves early ends us as it ends any tool
     try:
         exit_code = app(standalone_mode=False)
-    except RoutingError as error:
-        _leave(str(error), error.exit_code)
     except _InterruptedError:
-        _leave("interrupted; what was committed stays, the same command goes on from there", 130)
+        _leave(INTERRUPTED, 130)
+    except RoutingError as error:
+        _leave(*((INTERRUPTED, 130) if _was_interrupted else (str(error), error.exit_code)))
     except MemoryError:
         _leave("out of memory; ask for smaller batches, or a larger machine", 4)
     except OSError as error:
         _leave(f"{error.filename or 'input/output'}: {error.strerror or error}", 4)
     except Exception as error:
+        if _was_interrupted:
+            _leave(INTERRUPTED, 130)
         if not hasattr(error, "format_message"):  # the option parser's own errors have it
             raise
         _leave(f"{error.format_message()} (routing --help)", 2)

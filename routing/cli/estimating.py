@@ -1,20 +1,18 @@
 """The verbs that price memory: `estimate`, `wave`, `replay`."""
 
-import json
-import sys
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from routing.cli.common import Json, print_answer, warn
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.units import BYTES_PER_GB
 
 WaveFile = Annotated[Path, typer.Argument(help="A wave, YAML or JSON, as a planner recorded it or `routing wave` laid it out.")]
 Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
 Model = Annotated[str | None, typer.Option("--model", help="A bundled model or a config.json, instead of the wave's model.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
 
 
 def estimate(
@@ -60,7 +58,7 @@ def estimate(
         "lower_by_observed": lower_by_observed,
         "outside_bytes": outside_bytes,
     }
-    answer = estimate_stage(
+    priced = estimate_stage(
         EstimateRequest(
             wave=wave,
             allowances=allowances,
@@ -71,12 +69,10 @@ def estimate(
         )
     )
     if as_json:
-        for warning in answer.warnings:  # the table says them itself
-            typer.echo(f"warning: {warning}", err=True)
-    typer.echo(json.dumps(answer.body, allow_nan=False) if as_json else answer.text)
-    sys.stdout.flush()
-    if answer.exceeds is not None:
-        raise CheckFailedError(answer.exceeds)
+        warn(priced.warnings)  # the table says them itself
+    print_answer(priced.body, as_json, lambda _body: typer.echo(priced.text))
+    if priced.exceeds is not None:
+        raise CheckFailedError(priced.exceeds)
 
 
 def wave(
@@ -104,9 +100,9 @@ def replay(
     """Price a recorded wave again: the same bytes, or exit 1 naming the term that moved."""
     from routing.stages.estimate import replay as replay_stage
 
-    answer = replay_stage(wave, recorded=recorded, allowances=allowances, model=model)
-    text = f"{answer['replayed']}: the same {answer['total_bytes']:,} bytes in {answer['terms']} terms"
-    typer.echo(json.dumps(answer) if as_json else text)
+    same = replay_stage(wave, recorded=recorded, allowances=allowances, model=model)
+    text = f"{same['replayed']}: the same {same['total_bytes']:,} bytes in {same['terms']} terms"
+    print_answer(same, as_json, lambda _body: typer.echo(text))
 
 
 def _gb(text: str) -> int:

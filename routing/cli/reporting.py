@@ -1,6 +1,5 @@
 """The verbs that hold a table against runs: `report` and `check`."""
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from routing.cli.common import Json, Runs, print_answer, warn
 from routing.cli.tables import print_table
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.units import format_size
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
 _COMPARED = (
     *("run", "label", "ep", "batch_tokens", "layer", "allowance"),
     *("worst_imbalance", "worst_layer", "worst_batch", "num_batches", "num_above", "outcome"),
@@ -31,10 +29,10 @@ def report(
     """Write a page that says which allowances hold, on what evidence, and what is not covered."""
     from routing.stages.report import report as report_stage
 
-    answer = report_stage(runs, allowances=allowances, out=out, command=tuple(sys.argv[1:]))
-    _warn(answer.warnings)
-    typer.echo(answer.headline)
-    for sentence in answer.sentences:
+    written = report_stage(runs, allowances=allowances, out=out, command=tuple(sys.argv[1:]))
+    warn(written.warnings)
+    typer.echo(written.headline)
+    for sentence in written.sentences:
         typer.echo(f"- {sentence}")
     typer.echo(f"{out}: written", err=True)
 
@@ -47,31 +45,27 @@ def check(
     """Compare every measured batch with its allowance. Exits 1 where one is above, proposes a value, changes nothing."""
     from routing.stages.check import check as check_stage
 
-    answer = check_stage(table, runs)
-    _warn(answer.warnings)
-    if as_json:
-        typer.echo(json.dumps(answer.answer, allow_nan=False))
-    else:
-        _show_check(answer.answer)
-    sys.stdout.flush()
-    if answer.failure is not None:
-        raise CheckFailedError(answer.failure)
-    if answer.nothing_said is not None:
-        raise InputError(answer.nothing_said)
+    checked = check_stage(table, runs)
+    warn(checked.warnings)
+    print_answer(checked.answer, as_json, _show_check)
+    if checked.failure is not None:
+        raise CheckFailedError(checked.failure)
+    if checked.nothing_said is not None:
+        raise InputError(checked.nothing_said)
 
 
-def _show_check(answer: dict[str, Any]) -> None:
+def _show_check(checked: dict[str, Any]) -> None:
     title = "every run against every allowance; imbalance = busiest rank / even share (1.0 is even), indices are 0-based"
-    _print(title, _COMPARED, answer["compared"])
-    if answer["exceeded"]:
-        _print("batches above their allowance, each with its worst layer", _EXCEEDED, answer["exceeded"])
-    if answer["proposals"]:
+    _print(title, _COMPARED, checked["compared"])
+    if checked["exceeded"]:
+        _print("batches above their allowance, each with its worst layer", _EXCEEDED, checked["exceeded"])
+    if checked["proposals"]:
         _print(
             "proposed by headroom-v1; nothing was changed",
             _PROPOSED,
-            answer["proposals"],
+            checked["proposals"],
         )
-    for sentence in answer["not_compared"]:
+    for sentence in checked["not_compared"]:
         typer.echo(sentence)
 
 
@@ -94,8 +88,3 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if name in ("allowance", "proposed") else f"{value:.6f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)

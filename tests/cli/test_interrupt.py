@@ -55,3 +55,45 @@ def test_an_interrupted_measurement_is_exit_130_and_resumable(tmp_path, name):
     again = subprocess.run([sys.executable, "-c", code, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert read_manifest(tmp_path / "run").state == "finished"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_that_a_library_takes_for_its_own_error_is_exit_130(monkeypatch, capsys, name):
+    from routing.cli import main
+    from routing.stages import show
+
+    def asking(_folder):
+        try:
+            os.kill(os.getpid(), signal.Signals[name])
+            time.sleep(5)
+        except BaseException:
+            raise RuntimeError("Query interrupted") from None  # what DuckDB makes of it
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)}
+    monkeypatch.setattr(show, "show", asking)
+    monkeypatch.setattr(sys, "argv", ["routing", "show", "run"])
+    try:
+        with pytest.raises(SystemExit) as left:
+            main()
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert left.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_while_the_verbs_are_loaded_is_one_line(name):
+    """The signal comes while `routing.cli.app` is imported, which a finder that raises it makes sure of."""
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname == "routing.cli.app":
+            os.kill(os.getpid(), signal.{name})
+sys.meta_path.insert(0, Finder())
+from routing.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "routing: interrupted; nothing was begun\n")

@@ -1,0 +1,27 @@
+"""What the verbs share: arguments that mean the same everywhere, answers to stdout, warnings to stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
+
+
+def print_answer(body: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], object]) -> None:
+    """`body` on stdout, flushed: as one JSON object, or by `show` for a person."""
+    if as_json:
+        typer.echo(json.dumps(body, allow_nan=False, default=str))
+    else:
+        show(body)
+    sys.stdout.flush()
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """One line each on stderr."""
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
