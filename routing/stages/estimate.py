@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,15 @@ def replay(wave: Path, *, recorded: Path, allowances: Path | None, model: str | 
         place = f"{recorded}: {name}: {was.get(name, 0):,} bytes recorded, {is_now.get(name, 0):,} priced now ({moved[name]:+,})"
         raise CheckFailedError(place)
     for total in ("total_bytes", "floor_bytes", "walk_bytes", "required_bytes", "binding_rank", "binding_layer"):
-        if total in before and before[total] != now[total]:
+        if total not in before:
+            raise InputError(f"{recorded}: no estimate of routing estimate --json (no {total})")
+        if before[total] != now[total]:
             raise CheckFailedError(
-                f"{recorded}: {total}: {before[total]} recorded, {now[total]} priced now; every term is the same"
+                f"{recorded}: {total}: {str(before[total])[:40]} recorded, {now[total]} priced now; every term is the same"
             )
+    for old, new in zip_longest(before["terms"], now["terms"]):
+        if old != new:  # the sums agree by name: rows, ranks, or two changes that cancel
+            raise CheckFailedError(f"{recorded}: {(new or old)['name']}: {str(old)[:120]} recorded, {str(new)[:120]} priced now")
     return {"replayed": str(wave), "total_bytes": now["total_bytes"], "terms": len(now["terms"])}
 
 

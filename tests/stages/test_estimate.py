@@ -212,6 +212,31 @@ def test_a_term_that_moved_is_named(files, tmp_path):
         replay(files[1], recorded=recorded, allowances=files[2], model=None)
 
 
+def test_changes_that_cancel_are_named(files, tmp_path):
+    body = estimate(request(files[1], files[2])).body
+    recorded = tmp_path / "estimate.json"
+    halved = json.loads(json.dumps(body))
+    mixer = next(term for term in halved["terms"] if term["name"] == "mixer")
+    halved["terms"] += [{**mixer, "bytes": 1000}, {**mixer, "bytes": -1000}]
+    recorded.write_text(json.dumps(halved))
+    with pytest.raises(CheckFailedError, match=r"mixer: \{'name': 'mixer'.*'bytes': 1000\} recorded, None priced now"):
+        replay(files[1], recorded=recorded, allowances=files[2], model=None)
+    other = json.loads(json.dumps(body))
+    next(term for term in other["terms"] if term["name"] == "mixer")["rows"] += 1
+    recorded.write_text(json.dumps(other))
+    with pytest.raises(CheckFailedError, match="mixer: "):
+        replay(files[1], recorded=recorded, allowances=files[2], model=None)
+
+
+@pytest.mark.parametrize("total", ["total_bytes", "floor_bytes", "walk_bytes", "required_bytes", "binding_rank"])
+def test_a_record_without_its_totals_is_no_estimate(files, tmp_path, total):
+    body = estimate(request(files[1], files[2])).body
+    del body[total]
+    (tmp_path / "estimate.json").write_text(json.dumps(body))
+    with pytest.raises(InputError, match=f"no {total}"):
+        replay(files[1], recorded=tmp_path / "estimate.json", allowances=files[2], model=None)
+
+
 @pytest.mark.parametrize(
     "text",
     [
