@@ -32,7 +32,7 @@ def read_geometry(config: Any, *, where: str) -> Geometry:
     try:
         with torch.device("meta"):
             skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
-    except (ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
+    except Exception as error:  # a configuration fails wherever the model's code first uses it
         raise InputError(f"{where}: no model of this configuration, {first_line(error)}") from error
     experts = find_experts(skeleton)
     text = text_config(config)
@@ -95,6 +95,5 @@ def text_decoder(model: nn.Module) -> nn.Module:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, cut to one line."""
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    """What a library said, on one line; a validator names the field in its first line and the reason in its second."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -20,7 +20,7 @@ from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
 from routing.stages.provenance import tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings
-from routing.store.run import MANIFEST_NAME, read_manifest
+from routing.store.run import MANIFEST_NAME, read_manifest, run_name
 
 SEED = 0
 _KERNELS = {"flash_attention": "flash_attn", "flash_linear_attention": "fla", "causal_conv1d": "causal_conv1d"}
@@ -88,12 +88,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     for file in corpus.files:
         if file.bad_lines:
             progress.note(f"{file.name}: {file.bad_lines} lines that are no JSON were skipped")
-    largest = max(int(one.token_ids.max()) for one in corpus.trajectories)
-    vocabulary = files.config.get_text_config(decoder=True).vocab_size
-    if largest >= vocabulary:
-        raise InputError(
-            f"token id {largest} is beyond the policy's vocabulary of {vocabulary}; another policy's tokenizer (--tokenizer)"
-        )
+    _require_vocabulary(corpus, files.config.get_text_config(decoder=True).vocab_size)
     tree = build_tree([one.token_ids for one in corpus.trajectories], segment_tokens=request.segment_tokens)
     template = getattr(tokenizer, "chat_template", None)
     template_sha256 = hashlib.sha256(str(template).encode()).hexdigest() if template else None
@@ -101,6 +96,15 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
     return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+
+
+def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:
+    for one in corpus.trajectories:
+        if (largest := int(one.token_ids.max())) >= vocabulary:
+            raise InputError(
+                f"{one.source_file}: row {one.source_row}: token id {largest} is beyond the policy's vocabulary of {vocabulary}; "
+                "another policy's tokenizer (--tokenizer)"
+            )
 
 
 def _require_plain(flag: str, label: str) -> None:
@@ -207,7 +211,7 @@ def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
 def counts(out: Path, manifest: Manifest) -> dict[str, Any]:
     """The sizes that a plan and a result share."""
     return {
-        "run": out.resolve().name,
+        "run": run_name(out),
         "tokens_logical": manifest.corpus.tokens_logical,
         "tokens_packed": manifest.corpus.tokens_packed,
         "segments": manifest.corpus.num_segments,

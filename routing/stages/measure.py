@@ -16,6 +16,7 @@ from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
 from routing.stages.provenance import utc_now
+from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
 
 
@@ -41,21 +42,25 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
     with writing(request.out) as notices:
         for notice in notices:
             progress.note(notice)
-        writer = _writer(request.out, prepared, progress)
-        if writer.manifest.state != "finished":
-            _measure_missing(prepared, writer, progress)
+        found = existing(request.out)
+        if found is not None:
+            require_same(request.out, found, prepared.manifest)
+        finished = found is not None and found.state == "finished"
+        # Weights that can't be loaded leave no run behind, which would hold the corpus to their hash.
+        policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
+        writer = _writer(request.out, found, prepared, progress)
+        if policy is not None:
+            _measure_missing(prepared, policy, writer, progress)
         return MeasureResult(**counts(request.out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
-def _writer(out: Path, prepared: Prepared, progress: Progress) -> RunWriter:
-    found = existing(out)
+def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Progress) -> RunWriter:
     if found is None:
         writer = RunWriter(out, prepared.manifest)
         writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
         for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
             writer.commit(table, 0, rows)
         return writer
-    require_same(out, found, prepared.manifest)
     run = open_run(out)
     for notice in run.notices:
         progress.note(notice)
@@ -79,9 +84,8 @@ def _difference(old: dict[str, str], new: dict[str, str]) -> str:
     )
 
 
-def _measure_missing(prepared: Prepared, writer: RunWriter, progress: Progress) -> None:
+def _measure_missing(prepared: Prepared, policy: LoadedPolicy, writer: RunWriter, progress: Progress) -> None:
     torch.manual_seed(SEED)
-    policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
     _settle_implementations(policy, writer)
     missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
     progress.begin(f"measuring {writer.manifest.label}", sum(part.num_tokens for part in missing))

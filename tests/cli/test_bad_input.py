@@ -1,6 +1,10 @@
 """Whatever a user can get wrong: one line on stderr, the exit code of its kind, nothing on stdout, no traceback."""
 
 import json
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +12,7 @@ import pytest
 from routing.cli import main
 from routing.store.manifest import decode, encode
 from routing.store.run import MANIFEST_NAME
+from tests.conftest import REPOSITORY
 from tests.policies import tiny_config, write_tiny_policy
 from tests.stores import write_tiny_run
 
@@ -61,6 +66,8 @@ def _refused(answer, exit_code, *words):
         (["--ep", "-2"], "valid sizes: 2, 4, 8"),
         (["--ep", "16"], "valid sizes: 2, 4, 8"),
         (["--ep", "2.0"], "whole number"),
+        (["--ep=--2"], "whole number"),
+        (["--batch-tokens", "99999999999G"], "above"),
         (["--ep", "2,2"], "twice"),
         (["--ep", ""], "whole number"),
         (["--ep", "9" * 400], "whole number"),
@@ -88,6 +95,7 @@ def test_a_bad_flag_of_imbalance_is_exit_2(invoke, run_folder, flags, word):
         (["--max-tokens", "none"], "--max-tokens"),
         (["--max-tokens", "5"], "--max-tokens"),
         (["--device", "abacus"], "--device"),
+        (["--device", "hpu"], "--device"),
         (["--dtype", "int3"], "--dtype"),
         (["--label", ""], "--label"),
         (["--label", "two\nlines"], "--label"),
@@ -238,3 +246,73 @@ def test_default_sizes_that_do_not_divide_are_named(invoke, tmp_path):
 def test_a_manifest_survives_its_own_encoding(run_folder):
     raw = (run_folder / MANIFEST_NAME).read_bytes()
     assert encode(decode(raw, where="here")) == raw
+
+
+def test_a_fit_replaces_a_table_and_nothing_else(invoke, run_folder, tmp_path):
+    manifest = (run_folder / MANIFEST_NAME).read_bytes()
+    _refused(invoke("fit", run_folder, "--batch-tokens", "100", "--out", run_folder / MANIFEST_NAME), 2, "something else than")
+    assert (run_folder / MANIFEST_NAME).read_bytes() == manifest
+    table = tmp_path / "a.yaml"
+    assert [invoke("fit", run_folder, "--batch-tokens", "100", "--out", table)[0] for _ in range(2)] == [0, 0]
+    kept = table.read_bytes()
+    _refused(invoke("report", run_folder, "--allowances", table, "--out", table), 2, "something else than a page")
+    assert table.read_bytes() == kept
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["[]", "null", "5", "{"])
+def test_tokenizer_files_of_another_kind_are_exit_2(invoke, policy, tmp_path, name, text):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    (folder / name).write_text(text)
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "no tokenizer")
+
+
+@pytest.mark.parametrize("key", ["head_dim", "num_attention_heads", "num_key_value_heads"])
+def test_a_configuration_of_zeros_is_exit_2(invoke, policy, tmp_path, key):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: 0}))
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, str(folder))
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 100, -100])
+def test_cut_weights_are_exit_2_and_leave_no_run(invoke, policy, tmp_path, kept_bytes):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept_bytes])
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "weights not loaded")
+    assert not (tmp_path / "run" / MANIFEST_NAME).exists()
+
+
+def test_a_pipe_for_weights_is_exit_2_and_not_waited_for(invoke, policy, tmp_path):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "model.safetensors: not a file")
+
+
+def test_a_validator_s_reason_is_told(invoke, policy, tmp_path):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "hidden_size", "int")
+
+
+def test_ids_beyond_the_embedding_name_their_row(invoke, policy, tmp_path):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
+    (tmp_path / "corpus.jsonl").write_text('{"input_ids": [1, 2]}\n{"input_ids": [1, 100]}\n')
+    answer = invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run")
+    _refused(answer, 2, "corpus.jsonl: row 1: token id 100", "vocabulary of 100")
+
+
+def test_a_closed_stdout_leaves_the_exit_code(run_folder):
+    command = "exec 1>&-; exec " + shlex.join([sys.executable, "-m", "routing", "show", str(run_folder)])
+    done = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
