@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from routing.core.errors import InputError
 
+MAX_WIDTH = 1 << 20  # far above any model; a larger number is a damaged one
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
@@ -25,6 +27,8 @@ class ModelShape:
         for name in ("num_layers", "num_experts", "top_k", "hidden_size", "expert_ffn_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} is not positive")
+            if getattr(self, name) > MAX_WIDTH:
+                raise InputError(f"{name}={getattr(self, name)} is above {MAX_WIDTH}")
         if self.top_k > self.num_experts:
             raise InputError(f"top_k={self.top_k} is above num_experts={self.num_experts}")
         if not self.moe_layers or list(self.moe_layers) != sorted(set(self.moe_layers)):

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from routing.core.errors import StorageError
+from routing.core.errors import DamagedDataError, StorageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -36,8 +36,10 @@ def one_line_errors(name: str) -> Iterator[None]:
 
     try:
         yield
-    except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.InvalidInputException) as error:
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(f"{name}: not answered, {' '.join(str(error).split())[:200]}") from error
+    except (duckdb.InvalidInputException, duckdb.DataError) as error:
+        raise DamagedDataError(f"{name}: the run can't be read, {' '.join(str(error).split())[:200]}") from error
 
 
 def run_sql(con: "DuckDBPyConnection", name: str, **params: Any) -> "DuckDBPyRelation":
@@ -65,4 +67,5 @@ def ask(con: "DuckDBPyConnection", name: str, **params: Any) -> list[dict[str, A
 
 def show(con: "DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:
     """Names Parquet files as one table. `paths` come from a manifest: a glob would also match temporary files."""
-    con.read_parquet([str(path) for path in paths]).create_view(table)
+    with one_line_errors(table):
+        con.read_parquet([str(path) for path in paths]).create_view(table)

@@ -12,6 +12,7 @@ from routing.query.imbalance import measured_run
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
 from routing.store.allowances import rewrite_table
+from routing.store.run import require_content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,8 @@ def fit(
     runs = open_distinct(folders)
     measured, warnings = [], [notice for run in runs for notice in run.notices]
     for run in runs:
+        if run.manifest.state == "finished":
+            require_content(run)  # the table names the counts it rests on by this hash
         sizes, left_out = ep_sizes_of(run, eps)
         found, cautions = measured_run(run, eps=sizes, batch_sizes=batch_sizes, order=order)
         measured.append(found)

@@ -1,5 +1,6 @@
 """`routing imbalance`: finished runs in, worst-layer imbalances out."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ def imbalance(
 
 def open_distinct(folders: Sequence[Path]) -> list[Run]:
     """Every run opened and verified before anything is said of any; InputError where one is named twice."""
-    resolved = [folder.resolve() for folder in folders]
+    resolved = [Path(os.path.realpath(folder)) for folder in folders]
     twice = next((folder for place, folder in enumerate(resolved) if folder in resolved[:place]), None)
     if twice is not None:
         raise InputError(f"{twice.name}: the run is named twice")

@@ -20,7 +20,7 @@ from routing.stages.imbalance import as_lines, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now, versions
 from routing.stages.run_facts import commit_text, run_facts
 from routing.store.allowances import read_table
-from routing.store.files import write_bytes
+from routing.store.files import require_replaceable, write_bytes
 from routing.store.run import Run
 
 USUAL_BATCH_SIZES = (200_000, 20_000, 2_000)
@@ -64,6 +64,7 @@ def report(folders: Sequence[Path], *, allowances: Path, out: Path, command: tup
         queries=tuple(Query(name=f"sql/{name}.sql", text=_package_text("routing.query", f"sql/{name}.sql")) for name in QUERIES),
         provenance=_provenance(table, command),
     )
+    require_replaceable(out, what="a page", marks=(b"<html",))
     write_bytes(out, page(_package_text("routing.audit", "report.html.jinja"), facts).encode())
     verdict = judge(facts)
     lines = dict.fromkeys([*warnings, *unmeasured(comparisons)])

@@ -8,7 +8,7 @@ from typing import Any
 from routing.core.errors import RoutingError
 from routing.query.checks import CheckResult, require_no_violation, run_checks
 from routing.store.manifest import FileRecord
-from routing.store.run import Run, open_run
+from routing.store.run import Run, open_run, require_content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +60,7 @@ def _told(file: FileRecord) -> str:
 def _first_failure(run: Run, checks: tuple[CheckResult, ...]) -> RoutingError | None:
     try:
         require_no_violation(run, checks)
+        require_content(run)
     except RoutingError as error:
         return error
     return None

@@ -19,8 +19,11 @@ TEMPORARY_MARK = ".tmp-"
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Lets `write` fill a temporary file beside `path`, then renames it; makes the folder where it is missing.
 
-    StorageError names the file and how far it got.
+    StorageError names the file and how far it got. InputError where `path` is a link, a device, a folder: a rename would
+    replace the thing itself.
     """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path}: not a plain file, so not replaced; choose another --out")
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
     num_bytes = 0
     try:
@@ -43,6 +46,14 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def require_replaceable(path: Path, *, what: str, marks: tuple[bytes, ...]) -> None:
+    """InputError where `path` holds something else than `what`, which has every one of `marks` in it; absent is fine."""
+    if path.is_file() and path.stat().st_size:
+        raw = path.read_bytes()
+        if not all(mark in raw for mark in marks):
+            raise InputError(f"{path}: holds something else than {what}, so not replaced; choose another --out")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """`content` at `path`, whole or not at all."""
     write_atomically(path, lambda stream: stream.write(content))
@@ -53,6 +64,8 @@ def read_text(path: Path, *, what: str, max_bytes: int = 16_000_000, missing: st
 
     InputError where it is absent, too long or no UTF-8, StorageError where reading fails.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path}: not a file, {what} is one")  # a pipe would be waited for without end
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:

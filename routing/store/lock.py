@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def _locked(path: Path) -> int:
 
 
 def _take_over(path: Path, handle: int) -> tuple[str, ...]:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise StorageError(f"{path}: no plain file, so no lock of this program; choose another folder")
     holder = _holder(handle)
     if not holder:
         if os.fstat(handle).st_size:
@@ -67,7 +70,7 @@ def _take_over(path: Path, handle: int) -> tuple[str, ...]:
 
 
 def _holder(handle: int) -> dict[str, object]:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         holder = json.loads(os.pread(handle, 4096, 0))
         if isinstance(holder, dict):
             return holder

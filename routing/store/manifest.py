@@ -128,7 +128,7 @@ def encode(manifest: Manifest) -> bytes:
 def decode(raw: bytes, *, where: str) -> Manifest:
     """The manifest in `raw`, or DamagedDataError naming `where` and the field."""
     try:
-        body = json.loads(raw, object_pairs_hook=_unique)
+        body = json.loads(raw, object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise DamagedDataError(f"{where}: not the JSON of a run, {str(error)[:120]}") from error
     if not isinstance(body, dict):
@@ -145,6 +145,10 @@ def decode(raw: bytes, *, where: str) -> Manifest:
 
 def _self_hash(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.folder.resolve().name
+        return run_name(self.folder)
 
     def part_paths(self, table: str) -> list[Path]:
         """The files of one table, in order, from the manifest's list and never from a glob."""
@@ -54,6 +54,11 @@ class Run:
         return pa.concat_tables([empty, *(pq.ParquetFile(path).read() for path in self.part_paths(table))])
 
 
+def run_name(folder: Path) -> str:
+    """The folder's own name, links followed; a loop of links keeps the name it was given."""
+    return Path(os.path.realpath(folder)).name  # Path.resolve raises on a loop
+
+
 def part_name(table: str, index: int) -> str:
     """`loads-00003.parquet`: the same for the same plan, so that a rerun replaces and never adds."""
     return f"{table}-{index:05d}.parquet"
@@ -61,7 +66,7 @@ def part_name(table: str, index: int) -> str:
 
 def require_run_name(folder: Path) -> None:
     """InputError where the folder's own name is no run name."""
-    if not _NAME.fullmatch(folder.resolve().name):
+    if not _NAME.fullmatch(run_name(folder)):
         raise InputError(f"{folder}: a run's name takes letters, digits, '.', '_' and '-', at most 64, and no leading '.'")
 
 
@@ -69,8 +74,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of the run in `folder`; InputError where there is no run."""
     path = folder / MANIFEST_NAME
     try:
-        if path.is_symlink():
-            raise DamagedDataError(f"{path}: a symbolic link; a run holds its own files")
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise DamagedDataError(f"{path}: no plain file; a run holds its own files")
         return decode(path.read_bytes(), where=str(path))
     except FileNotFoundError as error:
         raise InputError(
@@ -92,12 +97,45 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     manifest = read_manifest(folder)
     for part in manifest.parts:
         _verify(folder, part)
+    if manifest.state == "finished":
+        _require_whole(folder, manifest)
     listed = {part.name for part in manifest.parts} | {MANIFEST_NAME}
     strays = sorted(
         e.name for e in folder.iterdir() if e.suffix == ".parquet" and e.name not in listed and TEMPORARY_MARK not in e.name
     )
     notices = tuple(f"{folder / name}: not in the manifest, ignored" for name in strays)
     return Run(folder=folder, manifest=manifest, notices=notices)
+
+
+def _require_whole(folder: Path, manifest: Manifest) -> None:
+    """DamagedDataError where a finished run lacks a part or holds one that can't be decoded, whatever its hash."""
+    path = folder / MANIFEST_NAME
+    names = [part.table for part in manifest.parts]
+    for table in SCHEMAS:
+        wanted = manifest.planned_load_parts if table == "loads" else 1
+        if names.count(table) != wanted:
+            raise DamagedDataError(f"{path}: a finished run with {names.count(table)} parts of {table}, not {wanted}")
+    for part in manifest.parts:
+        with _decoding(folder / part.name):
+            reader = pq.ParquetFile(folder / part.name)
+            for group in range(reader.num_row_groups):
+                reader.read_row_group(group)
+
+
+@contextlib.contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedDataError(f"{path}: can't be decoded, {' '.join(str(error).split())[:120]}") from error
+
+
+def require_content(run: Run) -> None:
+    """DamagedDataError where a finished run's loads are not those that its content hash was taken over."""
+    if run.manifest.state == "finished" and content_hash(run) != run.manifest.content_hash:
+        raise DamagedDataError(
+            f"{run.folder}: not the loads that were measured (their content hash is another); measure this run again"
+        )
 
 
 def require_finished(run: Run) -> None:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 
-from routing.store.run import RunWriter, writing
+from routing.store.run import Run, RunWriter, content_hash, writing
 from tests.stores import write_tiny_run
 
 SCRIPT = """
@@ -44,7 +44,7 @@ def test_a_run_of_400k_tokens_is_cut_at_three_sizes(tmp_path):
     with writing(run.folder):
         writer = RunWriter(run.folder, run.manifest)
         writer.commit("loads", 0, pa.table(columns), rows_per_segment=num_layers * num_experts)
-        writer.update(state="finished", content_hash="0" * 64)
+        writer.update(state="finished", content_hash=content_hash(Run(folder=run.folder, manifest=writer.manifest)))
     command = [sys.executable, "-c", SCRIPT, str(run.folder)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert answer.strip() == "[2, 20, 180]"  # 447, 45 and 5 segments reach the sizes: 900 / 447, 900 / 45, 900 / 5

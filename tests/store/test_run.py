@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,8 @@ import pytest
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
 from routing.store.files import write_bytes
-from routing.store.run import content_hash, open_run, part_name, require_finished, writing
+from routing.store.manifest import decode, encode
+from routing.store.run import content_hash, open_run, part_name, require_content, require_finished, writing
 from tests.stores import write_tiny_run
 
 
@@ -184,6 +186,46 @@ def test_loads_of_a_segment_that_the_run_lacks_are_damage(tmp_path):
 def test_a_table_without_parts_is_empty(tmp_path):
     run = write_tiny_run(tmp_path / "run", paths=[[0]], segment_tokens=[5], loads=[], num_experts=2, top_k=1, is_finished=False)
     assert run.read("loads").num_rows == 0
+
+
+def _resealed(folder, change):
+    """The manifest changed and hashed anew, as somebody would who means to."""
+    manifest = decode((folder / "manifest.json").read_bytes(), where="here")
+    (folder / "manifest.json").write_bytes(encode(change(manifest)))
+
+
+@pytest.mark.parametrize("table", ["segments", "trajectories", "paths", "loads"])
+def test_a_finished_run_that_lacks_a_table_is_damage(run_folder, table):
+    _resealed(run_folder, lambda m: replace(m, parts=tuple(part for part in m.parts if part.table != table)))
+    with pytest.raises(DamagedDataError, match=f"a finished run with 0 parts of {table}"):
+        open_run(run_folder)
+
+
+def test_loads_that_another_run_measured_are_damage_though_every_part_is_vouched_for(run_folder):
+    _resealed(run_folder, lambda m: replace(m, content_hash="0" * 64))
+    with pytest.raises(DamagedDataError, match="not the loads that were measured"):
+        require_content(open_run(run_folder))
+
+
+def test_nan_in_a_manifest_is_damage(run_folder):
+    _resealed(run_folder, lambda m: replace(m, elapsed_s=float("nan")))
+    with pytest.raises(DamagedDataError, match="NaN is no number"):
+        open_run(run_folder)
+
+
+def test_a_loop_of_links_is_no_run(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((InputError, StorageError)):
+        open_run(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_a_plain_file_is_replaced(tmp_path, kind):
+    target = tmp_path / "target"
+    {"link": lambda: target.symlink_to("elsewhere"), "pipe": lambda: os.mkfifo(target), "folder": target.mkdir}[kind]()
+    with pytest.raises(InputError, match="not a plain file, so not replaced"):
+        write_bytes(target, b"new")
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
 
 
 @pytest.mark.parametrize("name", [".hidden", "a b", "x" * 65, "über"])
