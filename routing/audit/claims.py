@@ -147,7 +147,7 @@ def failure(where: str, comparisons: Sequence[Comparison], proposals: Sequence[P
     proposed = next((one.proposed for one in proposals if _place(one) == _place(worst.entry)), None)
     hint = f"; proposed {decimal_text(proposed)}" if proposed is not None else ""
     factors = f"{float(_imbalance(worst)):.6f} against {decimal_text(worst.entry.allowance)}"
-    place = f"policy {worst.identity.label} (run {worst.identity.run}), layer {most.layer}, batch {most.batch}"
+    place = f"policy '{worst.identity.label}' (run {worst.identity.run}), layer {most.layer}, batch {most.batch}"
     return (
         f"{where}: {_entries([one.entry for one in passed])} passed, the furthest at {worst.where}: {factors}, {place}{hint}; "
         "nothing was changed, fit again with these runs"

@@ -42,6 +42,8 @@ def judge(facts: Facts) -> Verdict:
         headline = (
             f"{len(compared)} of {number_of(len(facts.entries), 'allowance')} could be compared, and hold; {rest} could not."
         )
+    elif _only_its_own(facts):
+        headline = "Every allowance holds in every batch of the runs that it was fitted to."
     else:
         headline = "Every allowance holds in every measured batch."
     sentences = [*_measured(compared), *(f"Evidence: {fault}." for fault in faults), *_cautions(facts)]
@@ -93,7 +95,7 @@ def _measured(compared: Sequence[EntryFacts]) -> Iterator[str]:
         word = "The furthest above" if closest.above else "The closest"
         yield (
             f"{word}: {_place(closest.entry)}, {ratio(imbalance_of(closest.worst, closest.entry.ep))} seen against "
-            f"{exact(closest.entry.allowance)} allowed (policy {closest.identity.label}, layer {closest.worst.layer}, "
+            f"{exact(closest.entry.allowance)} allowed (policy '{closest.identity.label}', layer {closest.worst.layer}, "
             f"batch {closest.worst.batch}, rank {closest.worst.rank})."
         )
 
@@ -102,7 +104,7 @@ def _cautions(facts: Facts) -> Iterator[str]:
     """What a reader must know before using a number that holds."""
     measured = [one for one in facts.comparisons if one.num_batches]
     own = {one.identity for one in measured if evidence_of(one) is not None}
-    if own and own == {one.identity for one in measured}:
+    if _only_its_own(facts):
         if any(one.above for one in measured):
             yield "These are the runs that the table was fitted to, and a table as it was fitted holds for its own runs."
         else:
@@ -119,6 +121,12 @@ def _cautions(facts: Facts) -> Iterator[str]:
         yield "The table rests on one policy; another of the same shape, or the same one later in training, may route otherwise."
     if facts.table.override is not None:
         yield f"Entries were edited by hand. {facts.table.override.name} answers for that: {facts.table.override.reason}"
+
+
+def _only_its_own(facts: Facts) -> bool:
+    """Whether every run that was compared is one that the table was fitted to."""
+    measured = [one for one in facts.comparisons if one.num_batches]
+    return bool(measured) and all(evidence_of(one) is not None for one in measured)
 
 
 def _not_covered(facts: Facts) -> Iterator[str]:

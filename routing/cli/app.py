@@ -230,6 +230,9 @@ def main() -> None:
         _leave(INTERRUPTED, 130)
     except RoutingError as error:
         _leave(*((INTERRUPTED, 130) if _was_interrupted else (str(error), error.exit_code)))
+    except ModuleNotFoundError as error:  # a machine that only measures lacks what the other verbs need
+        package = (error.name or "").partition(".")[0]
+        _leave(f"{sys.argv[1]} needs {package}, which is not installed here; install routing with all it depends on", 2)
     except MemoryError:
         _leave("out of memory; ask for smaller batches, or a larger machine", 4)
     except OSError as error:

@@ -12,6 +12,7 @@ import torch
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
+from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
@@ -69,6 +70,7 @@ class Prepared:
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
     device = resolve_device(request.device)
+    open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device)

@@ -23,7 +23,7 @@ def test_all_hold():
     # 26 x 2 / 40 = 1.3
     assert verdict.sentences == (
         "1 allowance (EP 2; batches of 10 tokens) was compared with 2 full batches of 1 measured run.",
-        "The closest: EP 2 at 10 tokens, 1.3000 seen against 1.4 allowed (policy base, layer 1, batch 1, rank 0).",
+        "The closest: EP 2 at 10 tokens, 1.3000 seen against 1.4 allowed (policy 'base', layer 1, batch 1, rank 0).",
     )
 
 

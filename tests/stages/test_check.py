@@ -84,7 +84,7 @@ def test_every_batch_above_is_named_and_a_value_proposed(tmp_path):
     place = {"ep": 2, "batch_tokens": 10, "layer": "all"}
     assert found.answer["proposals"] == [{**place, "allowance": 1.1, "proposed": 1.6, "binds": "core"}]
     assert found.failure == (
-        f"{table}: one allowance is passed, the furthest at ep=2 batch_tokens=10: 1.400000 against 1.1, policy tiny (run run), "
+        f"{table}: one allowance is passed, the furthest at ep=2 batch_tokens=10: 1.400000 against 1.1, policy 'tiny' (run run), "
         "layer 0, batch 2; proposed 1.6; nothing was changed, fit again with these runs"
     )
     assert table.read_bytes() == before
@@ -179,7 +179,7 @@ def test_other_choices_of_the_run_are_said(tmp_path):
 def test_the_verb_prints_all_then_fails(tmp_path, capsys):
     run = _four_batches(tmp_path / "run")
     table = _rewrite(_fit(run, tmp_path / "table.yaml"), allowance="1.1")
-    with pytest.raises(CheckFailedError, match="policy tiny"):
+    with pytest.raises(CheckFailedError, match="policy 'tiny'"):
         _run(reporting.check, table, run.folder, "--json")
     answer = json.loads(capsys.readouterr().out)
     assert [one["factor"] for one in answer["exceeded"]] == [1.4, 1.2]
