@@ -115,9 +115,9 @@ def _content(content: object, at: str, counts: Counter[str]) -> str:
         raise RefusedError("content", f"{at}: content is neither text nor a list of parts")
     texts = []
     for part in content:
-        text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS else part
+        kind = part.get("type", "text") if isinstance(part, Mapping) else None
+        text = part.get("text") if isinstance(part, Mapping) and isinstance(kind, str) and kind in _TEXT_PARTS else part
         if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, Mapping) else None
             shown = f"type '{escape(kind)}'" if isinstance(kind, str) and len(kind) <= MAX_NAME_CHARS else "no type"
             raise RefusedError("content", f"{at}: a part of content is no text ({shown})")
         texts.append(text)

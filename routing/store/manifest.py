@@ -129,6 +129,7 @@ def decode(raw: bytes, *, where: str) -> Manifest:
     """The manifest in `raw`, or DamagedDataError naming `where` and the field."""
     try:
         body = json.loads(raw, object_pairs_hook=_unique, parse_constant=_no_number)
+        json.dumps(body, ensure_ascii=False).encode()  # lone surrogates, which nothing could print
     except (ValueError, RecursionError) as error:
         raise DamagedDataError(f"{where}: not the JSON of a run, {str(error)[:120]}") from error
     if not isinstance(body, dict):

@@ -65,7 +65,11 @@ def part_name(table: str, index: int) -> str:
 
 
 def require_run_name(folder: Path) -> None:
-    """InputError where the folder's own name is no run name."""
+    """InputError where the folder's own name is no run name, or its path no text that Parquet readers take."""
+    try:
+        os.fspath(folder).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{os.fsencode(folder)!r}: a path that is not UTF-8; rename the folder") from error
     if not _NAME.fullmatch(run_name(folder)):
         raise InputError(f"{folder}: a run's name takes letters, digits, '.', '_' and '-', at most 64, and no leading '.'")
 

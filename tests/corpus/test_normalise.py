@@ -54,7 +54,18 @@ def test_text_parts_are_joined_without_a_separator():
     assert normal({"role": "user", "content": []})[0] == [{"role": "user", "content": ""}]
 
 
-@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "secret"}}, {"type": "text", "text": None}, 7, None])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "secret"}},
+        {"type": "text", "text": None},
+        {"type": ["text"], "text": "secret"},
+        {"type": {"text": 1}, "text": "secret"},
+        {"type": None, "text": "secret"},
+        7,
+        None,
+    ],
+)
 def test_a_part_that_is_no_text_is_refused_without_its_content(part):
     reason, detail = refusal({"role": "user", "content": [part]})
     assert reason == "content"

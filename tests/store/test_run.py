@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -211,6 +212,19 @@ def test_nan_in_a_manifest_is_damage(run_folder):
     _resealed(run_folder, lambda m: replace(m, elapsed_s=float("nan")))
     with pytest.raises(DamagedDataError, match="NaN is no number"):
         open_run(run_folder)
+
+
+def test_text_that_nothing_could_print_in_a_manifest_is_damage(run_folder):
+    _resealed(run_folder, lambda m: replace(m, label="\udcff"))
+    with pytest.raises(DamagedDataError, match="surrogates"):
+        open_run(run_folder)
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff/run"))
+    for act in (open_run, lambda one: writing(one).__enter__()):
+        with pytest.raises(InputError, match="not UTF-8"):
+            act(folder)
 
 
 def test_a_loop_of_links_is_no_run(tmp_path):
