@@ -1,5 +1,6 @@
 # make demo: the main job on the embedded default    make test: everything that must stay true
 # make bench: speed as ratios within one run          make docs: the command reference, written from the program
+# make trace: the memory of real training steps, traced without weights, beside its price
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test bench docs lint clean
+.PHONY: demo test bench trace docs lint clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -33,6 +34,9 @@ test: lint
 bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
 	$(BIN)/python -m pipelines.bench_estimate
+
+trace: $(STAMP)
+	$(BIN)/python -m pipelines.trace.grid
 
 docs: $(STAMP)
 	$(BIN)/python -m pipelines.write_docs

@@ -45,9 +45,7 @@ def _grouped(rows: torch.Tensor, weight: torch.Tensor, adapter: ExpertAdapter | 
     return product if adapter is None else product + adapter(rows, offsets)
 
 
-def experts_forward(
-    self: Any, hidden_TH: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
-) -> torch.Tensor:
+def experts_forward(self: Any, hidden_TH: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """grouped_mm's sequence over `self.routed_rows` rows (tokens x k where it is null); only sizes are meant, not values."""
     num_tokens, num_top_k = top_k_index.shape
     num_rows = getattr(self, "routed_rows", None) or num_tokens * num_top_k
@@ -55,6 +53,7 @@ def experts_forward(
     ids_g, perm = torch.sort(_resized(top_k_index.reshape(-1), num_rows))
     rows_RH = hidden_TH[perm // num_top_k]
     weights_g = weights[perm]
+    del weights  # a view of the caller's in the library, a copy here where rows are set free
     counts = torch.histc(ids_g.float(), bins=self.num_experts, min=0, max=self.num_experts - 1)
     offsets = torch.cumsum(counts, dim=0, dtype=torch.int32)
     product = _grouped(rows_RH, self.gate_up_proj, getattr(self, "gate_up_adapter", None), offsets)

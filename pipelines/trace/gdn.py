@@ -21,9 +21,7 @@ class _DeltaRule(torch.autograd.Function):
     """chunk_gated_delta_rule with use_qk_l2norm_in_kernel."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
         q, k, v, g, beta = (one.contiguous() for one in (q, k, v, g, beta))
         q_normed, k_normed = torch.empty_like(q), torch.empty_like(k)
         q_rstd, k_rstd = _float(q, q.shape[:-1]), _float(k, k.shape[:-1])

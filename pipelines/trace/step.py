@@ -15,15 +15,14 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from pipelines.trace import experts, gdn
-from pipelines.trace.tracker import StorageTracker
+from pipelines.trace.tracker import BLOCK_BYTES, StorageTracker
 
 CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What a step computes; `routed_rows` null is tokens x k, `linear_rank` and `expert_rank` 0 is no LoRA there.
-    """
+    """What a step computes; `routed_rows` null is tokens x k, `linear_rank` and `expert_rank` 0 is no LoRA there."""
 
     num_tokens: int
     routed_rows: int | None = None
@@ -94,13 +93,13 @@ def _chunk_loss(head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> 
     return functional.cross_entropy(head(hidden).float(), labels, reduction="sum")
 
 
-def trace(config: Any, step: Step) -> StorageTracker:
+def trace(config: Any, step: Step, *, block_bytes: int = BLOCK_BYTES) -> StorageTracker:
     """What one step of `config` allocates above weights, adapters and token ids, under FakeTensorMode."""
     kernels = gdn.mirrored() if step.gdn == "mirrored" else nullcontext()
     with FakeTensorMode(), kernels, _no_mask():
         model = build(config, step)
         ids = torch.zeros(1, step.num_tokens, dtype=torch.int64)
-        tracker = StorageTracker([*model.parameters(), *model.buffers(), ids])
+        tracker = StorageTracker([*model.parameters(), *model.buffers(), ids], block_bytes=block_bytes)
         with tracker:
             run(model, step, ids)
     return tracker
@@ -108,7 +107,7 @@ def trace(config: Any, step: Step) -> StorageTracker:
 
 @contextmanager
 def _no_mask() -> Iterator[None]:
-    """Real tensors without padding get no mask; under a dispatch mode the library takes itself to be exported and builds T x T."""
+    """Real tensors without padding get no mask; under a dispatch mode the library takes itself to be exported: T x T."""
     module: Any = modeling_qwen3_moe
     kept, module.create_causal_mask = module.create_causal_mask, lambda **_: None
     try:

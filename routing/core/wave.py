@@ -11,7 +11,7 @@ from typing import Literal
 from routing.core.fields import FieldError, FieldPath, boolean, imbalance, put, sequence, whole
 from routing.core.layers import Mixer
 
-STACKS = ("megatron-te",)
+STACKS = ("megatron-te", "transformers")
 TARGETS = (
     "experts",
     *("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -223,8 +223,7 @@ class Wave:
         if not isinstance(self.model, str) or not 0 < len(self.model) <= 300 or not self.model.isprintable():
             raise FieldError(("model",), f"{str(self.model)[:40]!r} is no name of a model")
         if self.stack not in STACKS:
-            which = "is not priced yet" if self.stack == "transformers" else "is no stack that is priced"
-            raise FieldError(("stack",), f"{str(self.stack)[:40]!r} {which}; {', '.join(STACKS)} is")
+            raise FieldError(("stack",), f"{str(self.stack)[:40]!r} is no stack that is priced; {' and '.join(STACKS)} are")
         boolean(self, "te_workspaces_held")
         boolean(self, "first_gradient_execution")
         put(self, "held_hybridep_rows", whole(("held_hybridep_rows",), self.held_hybridep_rows))

@@ -1,9 +1,8 @@
 """The `transformers` stack: one LoRA step of Hugging Face's implementation, priced at the instants where it can peak.
 
 Setting: frozen BF16 base, LoRA on the linears and optionally on the grouped experts, adapters in BF16, every decoder layer
-checkpointed whole (not reentrant), SDPA flash attention, `grouped_mm` experts, fused GDN kernels, one sequence, no dropout. b = 2.
-H hidden, A query width, KV key width, E experts, K top-k, F expert width, Fs shared width, V vocabulary, r rank; T tokens, R pairs
-of a token and an expert. Read tensor by tensor from traces of the library (pipelines/trace), which the tests hold it to: it is
+checkpointed whole (not reentrant), SDPA flash attention, `grouped_mm` experts, fused GDN kernels, one sequence, no dropout.
+A pair is a token and one of its experts. Read tensor by tensor from traces of the library (pipelines/trace), which the tests hold it to: it is
 never below them. What one kernel allocates and frees by itself is in neither.
 
 An instant holds the boundaries of layers 0..i, one incoming gradient, the gradients of adapters above i, what recomputing layer i
@@ -77,12 +76,19 @@ def instants(shape: DecoderShape, sizes: Sizes) -> Iterator[Instant]:
                 Part("boundaries", sizes.tokens, (layer + 1) * shape.hidden_size * BF16),
                 Part("incoming_gradient", sizes.tokens, shape.hidden_size * BF16),
                 *parts,
-                Part("adapter_gradients", 1, (gradients + own) if sizes.pending_gradients else 0),
+                Part("adapter_gradients", 1, gradients + own),
                 _rotary(shape, sizes),
                 _rounding(shape),
             )
-            yield Instant(layer, name, alive)
+            yield Instant(layer, name, _merged(alive, sizes))
         gradients += own + _expert_gradient_bytes(shape, sizes)
+
+
+def _merged(parts: tuple[Part, ...], sizes: Sizes) -> tuple[Part, ...]:
+    """Adapter gradients as one part, of no bytes where they are held already."""
+    pending = sum(part.bytes_per_row for part in parts if part.name == "adapter_gradients")
+    others = tuple(part for part in parts if part.name != "adapter_gradients")
+    return (*others, Part("adapter_gradients", 1, pending if sizes.pending_gradients else 0))
 
 
 def _moments(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> Iterator[tuple[str, tuple[Part, ...]]]:
@@ -101,17 +107,19 @@ def _moments(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> Iterator[tup
         yield name, (*saved, residual, logits, output, Part("routed_rows", sizes.pairs, per_pair))
     # the shared expert's gradients, through its gate and around it, wait while the routed rows are taken back
     waiting = Part("shared_expert_gradients", tokens, 2 * hidden * BF16 if shape.shared_ffn_size else 0)
-    for name, per_pair in _taken_back(shape, sizes):
-        yield name, (*saved, waiting, Part("routed_rows", sizes.pairs, per_pair))
+    for name, per_pair, gradients in _taken_back(shape, sizes):
+        pairs = Part("routed_rows", sizes.pairs, per_pair)
+        yield name, (*saved, waiting, pairs, Part("adapter_gradients", 1, gradients))
+    own = Part("adapter_gradients", 1, _expert_gradient_bytes(shape, sizes))
     for name, per_token in _mixer_backward(shape, kind):
-        yield name, (*saved[:2], residual, Part("mixer_backward", tokens, per_token))
+        yield name, (*saved[:2], residual, Part("mixer_backward", tokens, per_token), own)
 
 
 def _recomputed(shape: DecoderShape, sizes: Sizes) -> Iterator[tuple[str, int]]:
     """Bytes a pair while the layer is computed again.
 
-    Without a shared expert the sum over experts is the first thing that backward undoes, before anything saved is asked for: a copy
-    of the gradient for every pair stands beside the recompute.
+    Without a shared expert the sum over experts is the first thing that backward undoes, before anything saved is asked for: a
+    copy of the gradient for every pair stands beside the recompute.
     """
     row, ffn = shape.hidden_size * BF16, shape.expert_ffn_size * BF16
     early = 0 if shape.shared_ffn_size else row
@@ -126,15 +134,19 @@ def _recomputed(shape: DecoderShape, sizes: Sizes) -> Iterator[tuple[str, int]]:
         yield "expert gates computed again", early + row + 6 * ffn + low + index
 
 
-def _taken_back(shape: DecoderShape, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """Bytes a pair while the routed experts are backpropagated."""
+def _taken_back(shape: DecoderShape, sizes: Sizes) -> Iterator[tuple[str, int, int]]:
+    """Bytes a pair while the routed experts are backpropagated, and those of the layer's own expert gradients by then."""
     row, ffn = shape.hidden_size * BF16, shape.expert_ffn_size * BF16
-    index = 3 * INT64 + BF16
+    index = 3 * INT64 + 2 * BF16
     low = _lora_rows(sizes)
     lora = (row + ffn + 2 * low) if low else 0
+    all_gradients = _expert_gradient_bytes(shape, sizes)
+    down_gradients = shape.num_experts * sizes.expert_rank * (shape.expert_ffn_size + shape.hidden_size) * BF16
     # the product, its gradient before and after the weights, and the weights' own
-    yield "expert weights backward", 4 * row + 3 * ffn + index + lora
-    yield "expert gates backward", row + 9 * ffn + index + lora
+    yield "expert weights backward", 4 * row + 3 * ffn + index + lora, 0
+    yield "expert gates backward", row + 9 * ffn + index + lora, down_gradients
+    if low:
+        yield "expert adapters backward", max(3 * row, 2 * (row + ffn)) + index + 2 * low, all_gradients
 
 
 def _lora_rows(sizes: Sizes) -> int:
@@ -169,8 +181,9 @@ def _shared_saved(shape: DecoderShape, sizes: Sizes) -> int:
 
 
 def _mixer_backward(shape: DecoderShape, kind: LayerKind) -> Iterator[tuple[str, int]]:
-    """Bytes a token while a GDN mixer is backpropagated; attention's instants are below its experts' in every traced cell."""
+    """Bytes a token while the mixer is backpropagated; float32 copies of attention's queries, GDN as its kernels go."""
     if kind.mixer != "gdn" or shape.gdn is None:
+        yield "attention backward", 5 * shape.query_width * FP32
         return
     gdn = shape.gdn
     heads, key, value = gdn.num_value_heads, gdn.key_width, gdn.value_width

@@ -11,7 +11,9 @@ from routing.core.layers import DecoderShape
 from routing.core.shapes import ModelShape
 from routing.core.wave import Topology, Wave
 from routing.estimate import bounds
+from routing.estimate.autograd_price import price_autograd
 from routing.estimate.bounds import LargestWave
+from routing.estimate.ledger import require_shape
 from routing.estimate.lookup import AllowanceBook, Mode
 from routing.estimate.price import PriceOptions, price
 from routing.estimate.result import Estimate
@@ -74,6 +76,9 @@ class Estimator:
         smallest fitted batch.
         """
         self._require_model(wave)
+        if wave.stack == "transformers":
+            require_shape(wave, self.shape)
+            return price_autograd(wave, self.shape, self._book, outside_bytes=outside_bytes)
         options = PriceOptions(
             per_layer=per_layer,
             mode=_mode(mode),
@@ -92,7 +97,7 @@ class Estimator:
         mode: Mode = "fitted",
         lower_by_observed: bool = False,
     ) -> int:
-        """Bytes that no layout of `total_rows` in one gradient group is priced below, under the same choices."""
+        """Bytes that no layout of `total_rows` in one gradient group is priced below, under the same choices (`megatron-te`)."""
         options = PriceOptions(per_layer=per_layer, mode=_mode(mode), lower_by_observed=lower_by_observed)
         return bounds.lower_bound(total_rows, topology, self.shape, self._book, options)
 
