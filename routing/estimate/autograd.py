@@ -2,8 +2,8 @@
 
 Setting: frozen BF16 base, LoRA on the linears and optionally on the grouped experts, adapters in BF16, every decoder layer
 checkpointed whole (not reentrant), SDPA flash attention, `grouped_mm` experts, fused GDN kernels, one sequence, no dropout.
-A pair is a token and one of its experts. Read tensor by tensor from traces of the library (pipelines/trace), which the tests hold it to: it is
-never below them. What one kernel allocates and frees by itself is in neither.
+A pair is a token and one of its experts. Read tensor by tensor from traces of the library (pipelines/trace), which the tests
+hold it to: it is never below them. What one kernel allocates and frees by itself is in neither.
 
 An instant holds the boundaries of layers 0..i, one incoming gradient, the gradients of adapters above i, what recomputing layer i
 has saved, and the routed rows of that instant; the largest counts. The head's instant holds every boundary instead.

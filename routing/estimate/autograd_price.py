@@ -119,6 +119,9 @@ def _require_traced(wave: Wave, shape: DecoderShape) -> Adapter:
         raise FieldError(("groups", 0, "gdn_rows"), f"other rows than attention_rows, {stack} both are one layout")
     if wave.adapter is None or not wave.adapter.expert_rank:
         raise FieldError(("adapter",), f"none, or of rank 0; a step {stack} is priced with LoRA")
+    if "experts" in wave.adapter.targets and wave.adapter.expert_rank % 8:
+        text = f"{wave.adapter.expert_rank} {stack}: grouped products take rows of whole 16 bytes, ranks that 8 divides"
+        raise FieldError(("adapter", "expert_rank"), text)
     if "lm_head" in wave.adapter.targets:
         raise FieldError(("adapter", "targets"), f"lm_head is not priced {stack}")
     if wave.head is not None and (not wave.head.targets or wave.head.projected_rows != group.attention_rows[0]):

@@ -81,6 +81,7 @@ def test_the_largest_wave_is_the_largest(attention):
         ({"topology": Topology(ep=2, cp=1)}, "topology.ep: 2 is not priced on the transformers stack; ep: 1 is"),
         ({"adapter": None}, "adapter: none, or of rank 0; a step on the transformers stack is priced with LoRA"),
         ({"adapter": Adapter(expert_rank=8, targets=("lm_head",))}, "adapter.targets: lm_head is not priced"),
+        ({"adapter": Adapter(expert_rank=4)}, "adapter.expert_rank: 4 on the transformers stack: grouped products take rows of"),
         ({"head": Head(projected_rows=5)}, "head: on the transformers stack the loss is taken over every row"),
         ({"outputs": (Output(kind="hidden", rows=5),)}, "outputs: on the transformers stack only logits of every row"),
         (

@@ -86,7 +86,7 @@ def allocator_peak(prof):
 
 @pytest.mark.parametrize(
     ("model_type", "keys", "expert_rank", "kernels"),
-    [("qwen3_moe", SMALL_ATTENTION, 0, "mirrored"), ("qwen3_5_moe_text", SMALL_HYBRID, 4, "fallback")],
+    [("qwen3_moe", SMALL_ATTENTION, 0, "mirrored"), ("qwen3_5_moe_text", SMALL_HYBRID, 8, "fallback")],
 )
 def test_a_real_small_run_takes_what_its_trace_says(model_type, keys, expert_rank, kernels):
     step = Step(num_tokens=192, expert_rank=expert_rank, gdn=kernels, head="full")
@@ -118,15 +118,15 @@ def test_our_experts_take_what_the_library_s_own_do(monkeypatch):
 
 def test_a_layer_more_adds_its_boundary_and_nothing_else():
     # the last layer binds; H = 2048 in BF16
-    four, eight = (traced(layers=layers, num_tokens=4096).peak_bytes for layers in (4, 8))
-    assert eight - four == 4 * 4096 * 2 * 2048
+    four, eight = (traced(layers=layers, num_tokens=8192).peak_bytes for layers in (4, 8))
+    assert eight - four == 4 * 8192 * 2 * 2048
 
 
 def test_exactly_one_incoming_gradient_is_alive():
-    alive = traced(layers=3, num_tokens=4096).at_peak
-    hidden = sum(num for (_, dtype, shape), num in alive.items() if (dtype, shape) == ("bfloat16", (1, 4096, 2048)))
+    alive = traced(layers=3, num_tokens=8192).at_peak
+    hidden = sum(num for (_, dtype, shape), num in alive.items() if (dtype, shape) == ("bfloat16", (1, 8192, 2048)))
     # 3 boundaries, the residual after attention, two norms' outputs, one gradient
-    assert hidden == (3 + 1 + 2 + 1) * 4096 * 2 * 2048
+    assert hidden == (3 + 1 + 2 + 1) * 8192 * 2 * 2048
 
 
 def test_a_routed_row_costs_what_its_tensors_do():
