@@ -1,6 +1,6 @@
-"""`make trace`: traced peaks of five geometries beside the closed form, to data/traced/transformers_steps.csv (about 10 minutes).
+"""`make trace`: traced peaks of five geometries beside the closed form, to data/traced/transformers_steps.csv (about 15 minutes).
 
-Rows routed 1.0 and 2.0 times tokens x k at 4 layers, 1.0 at 8 layers; frozen experts and LoRA on them; head in chunks.
+Rows routed 1.0, 1.5 and 2.0 times tokens x k at 4 layers, 1.0 at 8 layers; frozen experts and LoRA on them; head in chunks.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from routing.estimate.autograd import Sizes, peak
 
 TOKENS = (2048, 8192, 16384, 32768)
 EXPERT_RANKS = (0, 8)
-DEPTHS_AND_SHARES = ((4, "1.0"), (4, "2.0"), (8, "1.0"))
+DEPTHS_AND_SHARES = ((4, "1.0"), (4, "1.5"), (4, "2.0"), (8, "1.0"))
 OUT = Path(__file__).resolve().parents[2] / "data" / "traced" / "transformers_steps.csv"
 FIELDS = (
     *("geometry", "num_layers", "tokens", "routed_share", "routed_pairs", "expert_rank", "linear_rank", "head", "gdn"),

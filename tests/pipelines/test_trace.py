@@ -158,7 +158,7 @@ def test_a_sampled_cell_traces_to_the_committed_bytes(cell, committed):
 
 def test_the_price_is_never_under_a_traced_cell_and_at_most_two_percent_over(committed):
     assert {row["geometry"] for row in committed.values()} == set(GEOMETRIES)
-    assert len(committed) == 5 * (4 * 2 * 3 + 1)
+    assert len(committed) == 5 * (4 * 2 * 4 + 1)
     for row in committed.values():
         shape = shape_of(row["geometry"], int(row["num_layers"]))
         sizes = Sizes(
