@@ -12,6 +12,7 @@ from routing.core.fields import FieldError, FieldPath, boolean, imbalance, put, 
 from routing.core.layers import Mixer
 
 STACKS = ("megatron-te", "transformers")
+GDN_KERNELS = ("fused", "fallback")
 TARGETS = (
     "experts",
     *("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -203,12 +204,16 @@ class TermSwitches:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wave:
-    """Everything that the price of a step depends on beside the model and the allowances."""
+    """Everything that the price of a step depends on beside the model and the allowances.
+
+    `gdn_kernels` is fallback where the transformers stack runs GDN layers in PyTorch's float32 code.
+    """
 
     model: str
     topology: Topology
     groups: tuple[Group, ...]
     stack: str = "megatron-te"
+    gdn_kernels: str = "fused"
     adapter: Adapter | None = None
     te_workspaces_held: bool = False
     first_gradient_execution: bool = True
@@ -224,6 +229,10 @@ class Wave:
             raise FieldError(("model",), f"{str(self.model)[:40]!r} is no name of a model")
         if self.stack not in STACKS:
             raise FieldError(("stack",), f"{str(self.stack)[:40]!r} is no stack that is priced; {' and '.join(STACKS)} are")
+        if self.gdn_kernels not in GDN_KERNELS:
+            raise FieldError(("gdn_kernels",), f"{str(self.gdn_kernels)[:40]!r} is neither fused nor fallback")
+        if self.gdn_kernels == "fallback" and self.stack != "transformers":
+            raise FieldError(("gdn_kernels",), f"fallback is PyTorch's code of the transformers stack, stack is {self.stack}")
         boolean(self, "te_workspaces_held")
         boolean(self, "first_gradient_execution")
         put(self, "held_hybridep_rows", whole(("held_hybridep_rows",), self.held_hybridep_rows))

@@ -13,29 +13,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from routing.core.layers import DecoderShape, LayerKind
+from routing.estimate.autograd_gdn import gdn_backward, gdn_saved
+from routing.estimate.autograd_parts import BF16, BLOCK_BYTES, FP32, INT64, Part
 
-BLOCK_BYTES = 512  # every block is rounded up to it
 BLOCKS_ALIVE = 256  # more than any instant has, without boundaries and adapters
 HEAD_CHUNK_ROWS = 512
-DELTA_CHUNK = 64
-BF16, FP32, INT64 = 2, 4, 8
-
-
-class Part(NamedTuple):
-    """Named bytes: rows x bytes a row."""
-
-    name: str
-    rows: int
-    bytes_per_row: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Their product."""
-        return self.rows * self.bytes_per_row
 
 
 class Sizes(NamedTuple):
-    """What a step multiplies; rank 0 is no LoRA there. `head_rows` are those of the whole head at once, null in chunks."""
+    """What a step multiplies; rank 0 is no LoRA there. `full_head` is all logits at once, `fused_gdn` GDN in its kernels."""
 
     tokens: int
     pairs: int
@@ -43,6 +29,7 @@ class Sizes(NamedTuple):
     expert_rank: int
     full_head: bool = False
     pending_gradients: bool = True
+    fused_gdn: bool = True
 
 
 class Instant(NamedTuple):
@@ -94,9 +81,10 @@ def _merged(parts: tuple[Part, ...], sizes: Sizes) -> tuple[Part, ...]:
 def _moments(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> Iterator[tuple[str, tuple[Part, ...]]]:
     """The instants of one layer kind, without what is alive outside the layer."""
     tokens, hidden = sizes.tokens, shape.hidden_size
+    mixer = _mixer_saved(shape, sizes, kind)
     saved = (
         Part("norms", tokens, 2 * (hidden * (FP32 + BF16) + FP32)),
-        Part("mixer", tokens, _mixer_saved(shape, sizes, kind)),
+        *mixer,
         Part("router_state", tokens, _router_saved(shape)),
         Part("shared_expert", tokens, _shared_saved(shape, sizes)),
     )
@@ -111,8 +99,14 @@ def _moments(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> Iterator[tup
         pairs = Part("routed_rows", sizes.pairs, per_pair)
         yield name, (*saved, waiting, pairs, Part("adapter_gradients", 1, gradients))
     own = Part("adapter_gradients", 1, _expert_gradient_bytes(shape, sizes))
-    for name, per_token in _mixer_backward(shape, kind):
-        yield name, (*saved[:2], residual, Part("mixer_backward", tokens, per_token), own)
+    yield "norm backward", (saved[0], *mixer, residual, Part("norm_backward", tokens, 4 * hidden * FP32), own)
+    if kind.mixer == "gdn" and shape.gdn is not None:
+        norm = Part("norms", tokens, hidden * (FP32 + BF16) + FP32)
+        for name, held in gdn_backward(shape.gdn, tokens, sizes.linear_rank * BF16, fused=sizes.fused_gdn):
+            yield name, (norm, *held, own)
+    else:
+        copies = Part("mixer_backward", tokens, 5 * shape.query_width * FP32)  # queries in float32
+        yield "attention backward", (saved[0], *mixer, residual, copies, own)
 
 
 def _recomputed(shape: DecoderShape, sizes: Sizes) -> Iterator[tuple[str, int]]:
@@ -153,20 +147,16 @@ def _lora_rows(sizes: Sizes) -> int:
     return sizes.expert_rank * BF16
 
 
-def _mixer_saved(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> int:
-    """Bytes a token that the mixer keeps for backward, its norms' inputs left out."""
+def _mixer_saved(shape: DecoderShape, sizes: Sizes, kind: LayerKind) -> tuple[Part, ...]:
+    """What the mixer keeps for backward, its input norm left out."""
     low = sizes.linear_rank * BF16
     if kind.mixer == "gdn" and shape.gdn is not None:
-        gdn = shape.gdn
-        heads, key, value = gdn.num_value_heads, gdn.key_width, gdn.value_width
-        # convolution in; queries and keys normed; values; chunk solutions; the gated norm in float32, and its output twice
-        wide = (2 * key + value) * BF16 + 2 * key * BF16 + value * BF16 + DELTA_CHUNK * heads * BF16
-        normed = 3 * value * FP32 + 2 * value * BF16
-        return wide + normed + heads * (4 * FP32 + BF16) + 2 * gdn.num_key_heads * FP32 + 3 * low
+        return gdn_saved(shape.gdn, sizes.tokens, low, fused=sizes.fused_gdn)
     query, kv, heads = shape.query_width, shape.kv_width, shape.num_query_heads
     # queries and keys in float32 for their norms, then rotated; values; output and its log-sum-exp
     saved = (query + kv) * FP32 + (2 * query + 2 * kv) * BF16 + (2 * heads + shape.num_kv_heads) * FP32 + 4 * low
-    return saved + (2 * query * BF16 if shape.output_gate else 0)  # the gate's sigmoid, and the gated output
+    gated = 2 * query * BF16 if shape.output_gate else 0  # the gate's sigmoid, and the gated output
+    return (Part("mixer", sizes.tokens, saved + gated),)
 
 
 def _router_saved(shape: DecoderShape) -> int:
@@ -178,20 +168,6 @@ def _shared_saved(shape: DecoderShape, sizes: Sizes) -> int:
         return 0
     # gate, up, activated gate, their product; the sigmoid of its own gate
     return 4 * shape.shared_ffn_size * BF16 + BF16 + 4 * sizes.linear_rank * BF16
-
-
-def _mixer_backward(shape: DecoderShape, kind: LayerKind) -> Iterator[tuple[str, int]]:
-    """Bytes a token while the mixer is backpropagated; float32 copies of attention's queries, GDN as its kernels go."""
-    if kind.mixer != "gdn" or shape.gdn is None:
-        yield "attention backward", 5 * shape.query_width * FP32
-        return
-    gdn = shape.gdn
-    heads, key, value = gdn.num_value_heads, gdn.key_width, gdn.value_width
-    at_value_heads = heads * gdn.key_head_dim * BF16
-    states = heads * gdn.key_head_dim * gdn.value_head_dim * BF16 // DELTA_CHUNK
-    yield "gated norm backward", 6 * value * FP32
-    gone = 3 * value * FP32 + 2 * value * BF16
-    yield "delta rule backward", 2 * states + 5 * at_value_heads + 6 * value * BF16 + 4 * key * BF16 + 4 * heads * FP32 - gone
 
 
 def _head(shape: DecoderShape, sizes: Sizes) -> Instant:

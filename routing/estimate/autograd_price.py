@@ -15,8 +15,10 @@ AUTOGRAD_SOURCES = {
     "boundaries": f"{_TRACED}: H b a token and layer still to go",
     "incoming_gradient": f"{_TRACED}: H b a token, once",
     "norms": f"{_TRACED}: two norms, input in float32 and output; the last norm beside the head",
-    "mixer": f"{_TRACED}: what attention saves; GDN as its fused kernels save (mirrored)",
-    "mixer_backward": f"{_TRACED}: GDN in backward, mirrored",
+    "mixer": f"{_TRACED}: what attention saves; GDN as its fused kernels save (mirrored), or PyTorch's code (fallback)",
+    "gdn_chunks": f"{_TRACED}: GDN by chunk of 64 tokens: two states in the fused backward (mirrored), the fallback's scan",
+    "mixer_backward": f"{_TRACED}: what the mixer's backward makes; float32 queries, GDN mirrored",
+    "norm_backward": f"{_TRACED}: four float32 copies of the hidden row, in the backward of the second norm",
     "router_state": f"{_TRACED}: probabilities in float32, top-k",
     "router_logits": f"{_TRACED}: E b a token, while the layer is computed again",
     "shared_expert": f"{_TRACED}: 4 Fs b a token",
@@ -34,7 +36,7 @@ AUTOGRAD_OMITTED = (
     "weights, adapters, optimizer state, token ids: the baseline",
     "what one kernel allocates and frees by itself: cuBLAS workspaces, the flash backward's float32 accumulator",
     "fragmentation of the caching allocator, the CUDA context",
-    "GDN without its fused kernels: PyTorch's float32 fallback takes about twice the memory",
+    "kernels from the Hugging Face hub (use_kernels): the gated norm in one kernel keeps less",
 )
 
 
@@ -51,6 +53,7 @@ def price_autograd(wave: Wave, shape: DecoderShape, book: AllowanceBook, *, outs
         expert_rank=adapter.expert_rank if "experts" in adapter.targets else 0,
         full_head=bool(wave.outputs),
         pending_gradients=adapter.pending_gradients and wave.terms.adapter_gradients,
+        fused_gdn=wave.gdn_kernels == "fused",
     )
     instant = peak(shape, sizes)
     used = book.find(ep=1, rows=tokens, mode="fitted", strict=False)
@@ -73,7 +76,7 @@ def price_autograd(wave: Wave, shape: DecoderShape, book: AllowanceBook, *, outs
         ranks=(RankTotal(rank=0, without_adapters_bytes=total - adapters, adapter_extra_bytes=adapters),),
         floor_and_walk=f"floor and walk are one on this stack, the largest instant of the step: {instant.name}",
         omitted=AUTOGRAD_OMITTED,
-        cautions=tuple(_cautions(adapter, shape)),
+        cautions=tuple(_cautions(wave, adapter, shape)),
     )
 
 
@@ -93,10 +96,12 @@ def _terms(instant: Instant) -> tuple[Term, ...]:
     )
 
 
-def _cautions(adapter: Adapter, shape: DecoderShape) -> list[Caution]:
+def _cautions(wave: Wave, adapter: Adapter, shape: DecoderShape) -> list[Caution]:
     found = []
-    if shape.has_gdn:
-        text = "GDN layers as the fused kernels save (mirrored, not measured); without them a step takes more"
+    if shape.has_gdn and wave.gdn_kernels == "fused":
+        text = (
+            "GDN layers as the fused kernels save (mirrored, not measured); without them a step takes more: gdn_kernels: fallback"
+        )
         found.append(Caution(code="gdn_mirrored", message=text))
     if not {"q_proj", "k_proj", "v_proj", "o_proj"} <= set(adapter.targets) and set(adapter.targets) != {"experts"}:
         text = "LoRA on some linears is priced as LoRA on all of a layer's"
@@ -129,6 +134,8 @@ def _require_traced(wave: Wave, shape: DecoderShape) -> Adapter:
     if wave.outputs and (len(wave.outputs), wave.outputs[0].kind, wave.outputs[0].rows) != (1, "logits", group.attention_rows[0]):
         raise FieldError(("outputs",), f"{stack} only logits of every row are priced (the head not in chunks)")
     _require_class(shape)
+    if wave.gdn_kernels == "fallback" and not shape.has_gdn:
+        raise FieldError(("gdn_kernels",), f"fallback, and {shape.name} has no GDN layer: leave it out")
     return wave.adapter
 
 

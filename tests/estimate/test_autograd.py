@@ -58,10 +58,28 @@ def test_a_short_step_peaks_in_the_head_and_full_logits_always(attention):
     assert {term.name: term.bytes for term in full.terms}["lm_head"] == 12 * 151936 * 32768
 
 
+def test_the_fallback_s_chunks_are_those_worked_by_hand():
+    # 30 GDN layers, 16 key heads of 128, 32 value heads of 128; H 2048, F 512, 256 experts, top-8
+    shape = find_shape(MODEL)
+    plain = wave(8192, model=MODEL)
+    fused, fallback = (Estimator(shape=shape).price(replace(plain, gdn_kernels=one)) for one in ("fused", "fallback"))
+    assert {caution.code for caution in fused.cautions} - {caution.code for caution in fallback.cautions} == {"gdn_mirrored"}
+    assert fallback.total_bytes > fused.total_bytes
+    sizes = Sizes(tokens=100, pairs=800, linear_rank=8, expert_rank=0, fused_gdn=False)
+    parts = {part.name: part for part in next(one for one in instants(shape, sizes) if one.name == "delta rule backward").parts}
+    row, system, state = 32 * 128, 32 * 64, 32 * 128 * 128
+    # nine rows kept and seven gathered or added a token, six systems, one state, four decays and one a chunk
+    chunk = 4 * (64 * (16 * row + 6 * system + 4 * 32) + state + 32) + 2 * 512
+    assert (parts["gdn_chunks"].rows, parts["gdn_chunks"].bytes_per_row) == (2, chunk)
+    # the convolution's input and output; queries and keys in float32; decay's input, two norms, beta; two LoRA rows
+    assert parts["mixer"].bytes_per_row == 2 * 2 * 8192 + 2 * 4 * row + 32 * (3 * 4 + 2) + 2 * 16
+
+
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("model", ["qwen3-30b-a3b", MODEL])
-def test_more_never_costs_less(model):
+def test_more_never_costs_less(model, fused):
     shape = find_shape(model)
-    plain = Sizes(tokens=3000, pairs=24000, linear_rank=8, expert_rank=8)
+    plain = Sizes(tokens=3000, pairs=24000, linear_rank=8, expert_rank=8, fused_gdn=fused)
     base = peak(shape, plain).num_bytes
     for name, value in (("tokens", 3001), ("pairs", 24001), ("linear_rank", 9), ("expert_rank", 9)):
         assert peak(shape, plain._replace(**{name: value})).num_bytes >= base
@@ -88,6 +106,7 @@ def test_the_largest_wave_is_the_largest(attention):
             {"groups": (Group(attention_rows=(5,), longest_packed_tokens=5, gradient=False),)},
             "groups[0].gradient: a group without gradient is not priced",
         ),
+        ({"gdn_kernels": "fallback"}, "gdn_kernels: fallback, and qwen3-30b-a3b has no GDN layer: leave it out"),
         ({"groups": wave().groups * 2}, "groups: 2 groups are not priced on the transformers stack; price each by itself"),
     ],
 )

@@ -1,19 +1,19 @@
 """The traced steps: the tracker against the allocator's own events, components worked by hand, sampled cells of the grid."""
 
-import csv
 import warnings
 from contextlib import nullcontext
 
 import pytest
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
 
 from pipelines.trace import experts, gdn
+from pipelines.trace.allocator import cpu_peak
 from pipelines.trace.geometries import GEOMETRIES, config_of, shape_of
-from pipelines.trace.grid import FIELDS, OUT, Cell
+from pipelines.trace.grid import FIELDS, OUT, TOKENS, VERSIONS, Cell, cells, read_rows
 from pipelines.trace.step import Step, build, run, trace
 from pipelines.trace.tracker import StorageTracker
+from routing.core.config_json import decoder_shape
 from routing.estimate.autograd import Sizes, peak
 
 SMALL = {
@@ -29,14 +29,15 @@ SMALL = {
 SMALL_ATTENTION = {**SMALL, "num_hidden_layers": 2, "decoder_sparse_step": 1, "mlp_only_layers": []}
 SMALL_HYBRID = {
     **SMALL,
-    "num_hidden_layers": 4,
-    "full_attention_interval": 4,
+    "num_hidden_layers": 2,
+    "full_attention_interval": 2,
     "shared_expert_intermediate_size": 64,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 64,
     "linear_num_value_heads": 4,
     "linear_value_head_dim": 64,
 }
+ATTENTION = ("qwen3-30b-a3b", "attention-h4096-e128-k8-f1536")
 SAMPLED = (
     ("qwen3-30b-a3b", 4, 8192, "2.0", 8),
     ("qwen3-30b-a3b", 8, 2048, "1.0", 8),
@@ -61,27 +62,15 @@ def _quiet():
 @pytest.fixture(scope="module")
 def committed():
     """Rows of the committed grid by cell."""
-    with OUT.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == FIELDS
-    keys = ("geometry", "num_layers", "tokens", "routed_share", "expert_rank", "head")
-    return {tuple(row[key] for key in keys): row for row in rows}
+    rows = read_rows(OUT)
+    assert all(tuple(row) == FIELDS for row in rows.values())
+    return rows
 
 
 def traced(geometry="qwen3-30b-a3b", layers=2, **step):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return trace(config_of(geometry, layers), Step(**step))
-
-
-def allocator_peak(prof):
-    """The most that the CPU allocator had handed out, by the profiler's memory events."""
-    alive = most = 0
-    for event in prof.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            alive += event.nbytes()
-            most = max(most, alive)
-    return most
 
 
 @pytest.mark.parametrize(
@@ -96,13 +85,12 @@ def test_a_real_small_run_takes_what_its_trace_says(model_type, keys, expert_ran
         ids = torch.zeros(1, step.num_tokens, dtype=torch.int64)
         run(model, step, ids)  # what a first call alone allocates is not the step's
         model.zero_grad(set_to_none=True)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-            run(model, step, ids)
+        measured = cpu_peak(lambda: run(model, step, ids))
         model.zero_grad(set_to_none=True)
         with StorageTracker([*model.parameters(), *model.buffers(), ids], block_bytes=1) as tracker:
             run(model, step, ids)
     assert tracker.peak_bytes == fake
-    assert allocator_peak(prof) == pytest.approx(fake, rel=0.0015)
+    assert measured == pytest.approx(fake, rel=0.0015)
 
 
 def test_our_experts_take_what_the_library_s_own_do(monkeypatch):
@@ -146,19 +134,62 @@ def test_adapter_gradients_are_those_of_the_layers_above():
     assert of_a_layer * 2 <= four - two <= of_a_layer * 2 + 2 * boundary
 
 
+def test_the_fused_delta_rule_holds_what_its_source_does():
+    # T 128, two key heads and four value heads of 64: rows of 2 x 64 and 4 x 64 in BF16, two chunks
+    keys, values, states = 128 * 2 * 64 * 2, 128 * 4 * 64 * 2, 2 * 4 * 64 * 64 * 2
+    a_head, decay = 128 * 2 * 4, 128 * 4 * 4
+    q, k, v = (torch.empty(1, 128, heads, 64, dtype=torch.bfloat16, requires_grad=True) for heads in (2, 2, 4))
+    g = torch.empty(1, 128, 4, requires_grad=True)
+    beta = torch.empty(1, 128, 4, dtype=torch.bfloat16, requires_grad=True)
+    gradient = torch.empty_like(v)
+    with StorageTracker([q, k, v, g, beta, gradient], block_bytes=1) as tracker:
+        output, _ = gdn.delta_rule(q, k, v, g=g, beta=beta)
+        # queries and keys normed and their norms; the decay's sum; one 64 x 64 system a chunk and head; the output
+        saved = 2 * (keys + a_head) + decay + 128 * 4 * 64 * 2
+        assert tracker.alive_bytes == saved + values
+        # w, u, states, new values
+        assert tracker.peak_bytes == saved + values + 3 * values + states
+        del output
+        tracker.peak_bytes = 0
+        output, _ = gdn.delta_rule(q, k, v, g=g, beta=beta)
+        tracker.peak_bytes = 0
+        output.backward(gradient)
+    # u, new values, their gradient twice, w and its gradient, keys' gradient at value heads; queries and keys summed, and again
+    assert tracker.peak_bytes == saved + values + 7 * values + 2 * states + 3 * keys + 2 * decay + 128 * 4 * 2
+
+
+@pytest.mark.parametrize("geometry", [name for name in GEOMETRIES if name not in ATTENTION])
+def test_where_few_rows_are_routed_the_fused_mixer_binds(geometry):
+    priced = peak(shape_of(geometry, 1), Sizes(tokens=12320, pairs=64, linear_rank=8, expert_rank=0))
+    measured = traced(geometry, layers=1, num_tokens=12320, routed_rows=64).peak_bytes
+    assert priced.name in ("delta rule backward", "norm backward")
+    assert 0 <= priced.num_bytes / measured - 1 <= 0.02
+
+
+def test_the_fallback_is_priced_where_its_scan_binds_and_a_chunk_is_not_whole():
+    tokens, pairs = 600, 64
+    config = {**SMALL_HYBRID, "num_hidden_layers": 1, "linear_num_key_heads": 4}
+    step = Step(num_tokens=tokens, routed_rows=pairs, linear_rank=8, gdn="fallback")
+    measured = trace(transformers.AutoConfig.for_model("qwen3_5_moe_text", **config), step).peak_bytes
+    shape = decoder_shape({"model_type": "qwen3_5_moe_text", **config}, name="small", where="small")
+    priced = peak(shape, Sizes(tokens=tokens, pairs=pairs, linear_rank=8, expert_rank=0, fused_gdn=False))
+    assert priced.name == "delta rule backward"
+    assert 0 <= priced.num_bytes / measured - 1 <= 0.02
+
+
 @pytest.mark.parametrize("cell", SAMPLED, ids=lambda cell: "-".join(map(str, cell)))
 def test_a_sampled_cell_traces_to_the_committed_bytes(cell, committed):
     geometry, layers, tokens, share, rank = cell
-    row = committed[geometry, str(layers), str(tokens), share, str(rank), "chunked"]
-    if (row["torch"], row["transformers"]) != (torch.__version__, transformers.__version__):
+    again = Cell(geometry=geometry, num_layers=layers, tokens=tokens, share=share, expert_rank=rank)
+    row = committed[again.key]
+    if {name: row[name] for name in VERSIONS} != VERSIONS:
         pytest.skip(f"traced with torch {row['torch']} and transformers {row['transformers']}")
-    again = Cell(geometry=geometry, num_layers=layers, tokens=tokens, share=share, expert_rank=rank).measure()
-    assert {name: str(value) for name, value in again.items()} == row
+    assert {name: str(value) for name, value in again.measure().items()} == row
 
 
 def test_the_price_is_never_under_a_traced_cell_and_at_most_two_percent_over(committed):
-    assert {row["geometry"] for row in committed.values()} == set(GEOMETRIES)
-    assert len(committed) == 5 * (4 * 2 * 4 + 1)
+    assert list(committed) == [cell.key for cell in cells(GEOMETRIES, TOKENS)]
+    assert len(committed) == 5 * (4 * 2 * 4 + 1) + 3 * 6
     for row in committed.values():
         shape = shape_of(row["geometry"], int(row["num_layers"]))
         sizes = Sizes(
@@ -167,6 +198,7 @@ def test_the_price_is_never_under_a_traced_cell_and_at_most_two_percent_over(com
             linear_rank=int(row["linear_rank"]),
             expert_rank=int(row["expert_rank"]),
             full_head=row["head"] == "full",
+            fused_gdn=row["gdn"] != "fallback",
         )
         priced = peak(shape, sizes).num_bytes
         assert priced == int(row["priced_bytes"])

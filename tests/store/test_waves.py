@@ -50,7 +50,14 @@ def test_what_is_left_out_is_as_documented():
     wave = parse_wave(
         "model: m\ntopology: {ep: 2, cp: 2}\ngroups: [{attention_rows: [1, 1], longest_packed_tokens: 2}]\n", where="wave.yaml"
     )
-    assert (wave.stack, wave.adapter, wave.observed, wave.outputs, wave.head) == ("megatron-te", None, None, (), None)
+    assert (wave.stack, wave.gdn_kernels, wave.adapter, wave.observed, wave.outputs, wave.head) == (
+        "megatron-te",
+        "fused",
+        None,
+        None,
+        (),
+        None,
+    )
     assert (wave.te_workspaces_held, wave.first_gradient_execution, wave.held_hybridep_rows) == (False, True, 0)
     assert (wave.terms.cold_transients, wave.terms.adapter_gradients) == (True, True)
     group, topology = wave.groups[0], wave.topology
@@ -121,6 +128,16 @@ def test_written_text_is_the_example_in_our_order():
             "stack: deepspeed",
             "wave.yaml:2: stack: 'deepspeed' is no stack that is priced; megatron-te and transformers are",
         ),
+        (
+            "stack: megatron-te",
+            "gdn_kernels: fast",
+            "wave.yaml:2: gdn_kernels: 'fast' is neither fused nor fallback",
+        ),
+        (
+            "stack: megatron-te",
+            "gdn_kernels: fallback",
+            "wave.yaml:2: gdn_kernels: fallback is PyTorch's code of the transformers stack, stack is megatron-te",
+        ),
         ("stack: megatron-te", "fp8: true", "wave.yaml:2: fp8: FP8 is not priced: every tensor counts as BF16"),
         (
             "stack: megatron-te",
@@ -156,6 +173,14 @@ def test_a_rank_without_rows_and_a_group_without_any_differ():
     assert "no rank holds a row" in refusal("attention_rows: [52480, 44314]", "attention_rows: [0, 0]")
     empty = WAVE_TEXT[: WAVE_TEXT.index("  gdn_rows")] + "  longest_packed_tokens: 5\n"
     assert parse_wave(empty.replace("44314", "0"), where="wave.yaml").groups[0].attention_rows == (52480, 0)
+
+
+def test_which_gdn_kernels_run_survives_a_round_trip():
+    text = WAVE_TEXT.replace("stack: megatron-te", "stack: transformers\ngdn_kernels: fallback")
+    wave = parse_wave(text, where="wave.yaml")
+    assert wave.gdn_kernels == "fallback"
+    assert "stack: transformers\ngdn_kernels: fallback\n" in wave_text(wave)
+    assert wave_text(parse_wave(wave_text(wave), where="wave.yaml")) == wave_text(wave)
 
 
 def test_an_absent_unreadable_or_huge_file_is_said_in_one_line(tmp_path):
