@@ -75,5 +75,13 @@ def binding(one: EntryFacts) -> str:
     binds = one.entry.evidence.binds
     if binds.startswith("ep="):
         return f"the allowance at EP {binds.removeprefix('ep=')}"
-    words = {"core": "observed worst with headroom", "floor": "a floor from outside", "ceiling": "the proven ceiling"}
+    if binds.startswith("batch_tokens="):
+        return f"the allowance at batches of {binds.removeprefix('batch_tokens=')} tokens"
+    words = {
+        "core": "observed worst with headroom",
+        "floor": "a floor from outside",
+        "ceiling": "the proven ceiling",
+        "observed": "the largest imbalance seen",
+        "resampled": "resampled batches of all strata",
+    }
     return words.get(binds, binds)

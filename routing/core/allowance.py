@@ -11,11 +11,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
+from routing.core.judgement import HeldOut, Level
 from routing.core.observed import ExpertLoad
 from routing.core.placement import valid_ep_sizes
 from routing.core.shapes import ModelShape
 
-TABLE_SCHEMA_VERSION = 1
+TABLE_SCHEMA_VERSION = 2
 ALLOWANCE_GRID = Decimal("0.1")
 CEILING_GRID = Decimal("0.01")
 
@@ -30,7 +31,8 @@ Parameter = int | Decimal | str
 class PolicyEvidence:
     """One policy behind an entry; `observed_max`, `median` and `p95` are null where its run had no full batch.
 
-    Of published figures everything that their authors don't say is null.
+    Of published figures everything that their authors don't say is null. `method` is what bounded this policy, `seed` what its
+    resampling began from.
     """
 
     run: str | None
@@ -47,6 +49,8 @@ class PolicyEvidence:
     observed_max: Decimal | None
     median: Decimal | None
     p95: Decimal | None
+    method: str | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +95,7 @@ class Evidence:
     """Why an entry has its allowance. Ratios are imbalances, 1.0 is even; counts are over all policies.
 
     `raw_bound` is before rounding to `grid`, itself rounded up to 1e-6. `slack` is allowance minus observed max.
+    `estimate` is the largest level of a run's mix, `stress` that of one stratum; null, with `held_out`, where none was resampled.
     """
 
     method: str
@@ -113,6 +118,9 @@ class Evidence:
     coverage: tuple[str, ...]
     warnings: tuple[str, ...]
     policies: tuple[PolicyEvidence, ...]
+    estimate: Level | None = None
+    stress: Level | None = None
+    held_out: tuple[HeldOut, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

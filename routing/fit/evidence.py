@@ -1,7 +1,7 @@
 """What an entry carries beside its allowance, from the worsts of every run at one EP size and batch size."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -9,6 +9,7 @@ from fractions import Fraction
 from routing.core.allowance import (
     ALLOWANCE_GRID,
     Evidence,
+    Floor,
     LayerShare,
     ObservedMax,
     Parameter,
@@ -16,12 +17,17 @@ from routing.core.allowance import (
     ceil_to,
     proven_ceiling,
 )
+from routing.core.judgement import Level
 from routing.core.observed import BatchWorst, MeasuredRun, ObservedWorsts
-from routing.fit.headroom import Headroom
+from routing.fit import strat_boot
+from routing.fit.headroom import METHOD as HEADROOM_METHOD
+from routing.fit.headroom import headroom_bound
+from routing.fit.steps import Allowed, Raw
+from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
 
 UNIT = "domain and task where the file names a task, else the trajectory"
 QUANTILE_RULE = "quantile_disc: the smallest value that at least that share of batches do not exceed"
-MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
+
 NUM_WORST_LAYERS = 5
 _FINE = Decimal("0.000001")
 _SHARE = Decimal("0.0001")
@@ -30,10 +36,12 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """Every run's worsts at one EP size and batch size, in the order of the runs."""
+    """Every run's worsts at one EP size and batch size, in the order of the runs, and its levels where they were resampled."""
 
     runs: tuple[MeasuredRun, ...]
     observed: tuple[ObservedWorsts, ...]
+    resampled: tuple[Resampled | None, ...]
+    floors: tuple[Floor, ...] = ()
 
     @property
     def ep(self) -> int:
@@ -50,13 +58,40 @@ class Cell:
         """The largest imbalance of any batch of any run, exact; None without a full batch."""
         return max((one.imbalance(self.ep) for worsts in self.observed for one in worsts.worsts), default=None)
 
+    @property
+    def is_resampled(self) -> bool:
+        """Whether any run's levels are behind the cell."""
+        return any(one is not None for one in self.resampled)
 
-def headroom_evidence(cell: Cell, fitted: Headroom, *, method: str, parameters: dict[str, Parameter]) -> Evidence:
+    @property
+    def raw(self) -> Raw:
+        """The largest bound of any policy, never below what was seen, nor below a floor. The cell has a batch."""
+        bounds = [Raw(value=Fraction(floor.value), binds="floor") for floor in self.floors]
+        for worsts, levels in zip(self.observed, self.resampled, strict=True):
+            seen = max((one.imbalance(self.ep) for one in worsts.worsts), default=None)
+            if levels is not None:
+                bounds.append(levels.bound(self.ep, None))
+            elif seen is not None:
+                bounds.append(headroom_bound(seen))
+            if seen is not None:
+                bounds.append(Raw(value=seen, binds="observed"))
+        return max(bounds, key=lambda one: (one.value, one.binds))
+
+    def levels(self) -> Iterator[tuple[MeasuredRun, Resampled]]:
+        """The runs that were resampled."""
+        yield from ((run, one) for run, one in zip(self.runs, self.resampled, strict=True) if one is not None)
+
+    def policies(self) -> tuple[PolicyEvidence, ...]:
+        """What each run adds."""
+        return tuple(map(policy_evidence, self.runs, self.observed, self.resampled))
+
+
+def counted_evidence(cell: Cell, fitted: Allowed, *, parameters: dict[str, Parameter]) -> Evidence:
     """The evidence of an entry whose allowance was fitted to counts."""
     batches = [one for worsts in cell.observed for one in worsts.worsts]
     observed_max = _observed_max(cell)
     return Evidence(
-        method=method,
+        method=strat_boot.METHOD if cell.is_resampled else HEADROOM_METHOD,
         parameters={**parameters, "quantile_rule": QUANTILE_RULE},
         raw_bound=fine(fitted.raw_bound),
         grid=ALLOWANCE_GRID,
@@ -72,11 +107,19 @@ def headroom_evidence(cell: Cell, fitted: Headroom, *, method: str, parameters: 
         p95=_quantile(batches, cell.ep, Fraction(95, 100)),
         slack=slack(fitted.allowance, max(one.imbalance(cell.ep) for one in batches)),
         worst_layers=_worst_layers(batches),
-        floors=(),
+        floors=cell.floors,
         coverage=_coverage(cell, fitted.ceiling),
         warnings=cell_warnings(cell),
-        policies=tuple(policy_evidence(run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True)),
+        policies=cell.policies(),
+        estimate=largest(levels.level(run, cell.ep, None) for run, levels in cell.levels()),
+        stress=largest(levels.stress(run, cell.ep, None) for run, levels in cell.levels()),
     )
+
+
+def largest(levels: Iterable[Level | None]) -> Level | None:
+    """The one with the largest upper end, by run and stratum of equals; None of none."""
+    known = [one for one in levels if one is not None]
+    return max(known, key=lambda one: (one.high, one.run, one.stratum or ""), default=None)
 
 
 def proven_evidence(cell: Cell, *, parameters: dict[str, Parameter]) -> Evidence:
@@ -103,12 +146,13 @@ def proven_evidence(cell: Cell, *, parameters: dict[str, Parameter]) -> Evidence
         floors=(),
         coverage=(f"Only min(EP, E/k) = {ceiling} is proven, and no run has two full batches to fit from.",),
         warnings=("only_proven: fewer than two full batches at every size asked for",),
-        policies=tuple(policy_evidence(run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True)),
+        policies=cell.policies(),
     )
 
 
-def policy_evidence(run: MeasuredRun, worsts: ObservedWorsts) -> PolicyEvidence:
+def policy_evidence(run: MeasuredRun, worsts: ObservedWorsts, resampled: Resampled | None) -> PolicyEvidence:
     """What one run adds to a cell."""
+    method = strat_boot.METHOD if resampled is not None else HEADROOM_METHOD if worsts.worsts else None
     return PolicyEvidence(
         run=run.run,
         label=run.label,
@@ -124,6 +168,8 @@ def policy_evidence(run: MeasuredRun, worsts: ObservedWorsts) -> PolicyEvidence:
         observed_max=_quantile(worsts.worsts, worsts.ep, Fraction(1)),
         median=_quantile(worsts.worsts, worsts.ep, Fraction(1, 2)),
         p95=_quantile(worsts.worsts, worsts.ep, Fraction(95, 100)),
+        method=method,
+        seed=strat_boot.seed_of(run.content_hash or "") if resampled is not None else None,
     )
 
 
@@ -141,6 +187,12 @@ def cell_warnings(cell: Cell) -> tuple[str, ...]:
     for run, worsts in zip(cell.runs, cell.observed, strict=True):
         if len(worsts.worsts) < 2:
             warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
+    for run, levels in cell.levels():
+        if levels.thin_strata:
+            few = f"below {MIN_UNITS} units or {cell.batch_tokens} tokens"
+            warnings.append(f"thin_strata: {run.run}: not resampled by themselves, {few}: {', '.join(levels.thin_strata)}")
+        elif not levels.strata:
+            warnings.append(f"one_stratum: {run.run}: one source of batches, no other was stressed")
     return tuple(warnings)
 
 

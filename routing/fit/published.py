@@ -27,7 +27,8 @@ from routing.core.observed import Caution
 from routing.core.published import PublishedWorst
 from routing.core.units import format_size
 from routing.fit.evidence import ceiling_sentence, coverage_sentence, fine, slack
-from routing.fit.headroom import HEADROOM, METHOD, Headroom, headroom_allowances
+from routing.fit.headroom import HEADROOM, METHOD, headroom_allowances
+from routing.fit.steps import Allowed
 from routing.fit.table import assemble
 
 UNIT = "not stated by the source"
@@ -95,7 +96,7 @@ def _claims(rows: Sequence[PublishedWorst], ep: int, batch_tokens: int) -> _Clai
     )
 
 
-def _evidence(claims: _Claims, fitted: Headroom, batch_tokens: int) -> Evidence:
+def _evidence(claims: _Claims, fitted: Allowed, batch_tokens: int) -> Evidence:
     worst = claims.worst
     return Evidence(
         method=METHOD,
@@ -173,7 +174,7 @@ def _policy(row: PublishedWorst) -> PolicyEvidence:
     )
 
 
-def _warnings(claims: _Claims, fitted: Headroom, batch_tokens: int) -> Iterator[tuple[str, str]]:
+def _warnings(claims: _Claims, fitted: Allowed, batch_tokens: int) -> Iterator[tuple[str, str]]:
     fewest = min(claims.core, key=lambda row: row.num_batches)
     num_batches = fewest.num_batches
     yield "published", "figures of their authors; nothing here was measured or can be counted again by this program"
@@ -186,7 +187,7 @@ def _warnings(claims: _Claims, fitted: Headroom, batch_tokens: int) -> Iterator[
     yield from _rests_on(claims, fitted)
 
 
-def _rests_on(claims: _Claims, fitted: Headroom) -> Iterator[tuple[str, str]]:
+def _rests_on(claims: _Claims, fitted: Allowed) -> Iterator[tuple[str, str]]:
     """(code, sentence) where one value from outside decides, or where nothing but the reference batches was looked at."""
     floor = claims.highest_floor
     if floor is None:

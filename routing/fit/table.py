@@ -1,11 +1,14 @@
 """Measured runs in, an allowance table out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
 
 from routing.core.allowance import (
     TABLE_SCHEMA_VERSION,
     AllowanceTable,
     Entry,
+    Floor,
     Generated,
     Parameter,
     TableModel,
@@ -15,30 +18,38 @@ from routing.core.errors import InputError
 from routing.core.observed import Caution, MeasuredRun
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
-from routing.fit.evidence import Cell, headroom_evidence, proven_evidence
-from routing.fit.headroom import HEADROOM, METHOD, headroom_allowances
+from routing.fit.counts import Counts
+from routing.fit.evidence import Cell, counted_evidence, proven_evidence
+from routing.fit.headroom import HEADROOM
+from routing.fit.steps import stepped
+from routing.fit.strat_boot import RESAMPLED, Resampled, is_enough, resample
 
 MIN_FITTED_BATCHES = 2
 SAME_IN_ALL = ("dtype", "segment_tokens", "view", "order")
 
 
-def fit_headroom(
-    runs: Sequence[MeasuredRun], *, model_name: str, generated: Generated
+def fit_runs(
+    runs: Sequence[MeasuredRun],
+    *,
+    model_name: str,
+    generated: Generated,
+    counts: Sequence[Counts] = (),
+    floors: Mapping[int, Sequence[Floor]] = MappingProxyType({}),
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
-    """(`headroom-v1` over the union of policies, warnings).
+    """(The union of policies, warnings): `strat-boot-v1` for counts that are enough for it, else `headroom-v1`.
 
-    The other policies' names become the model's aliases: their shape is the same. Every batch size at which some run has two
-    full batches gets entries from its own worsts; the others are left out. Where none has, the smallest size gets what is
-    proven. Raises InputError for runs that can't be fitted together.
+    `counts` are those of each run, none where only worsts are known; `floors` come from outside, by EP size. The other policies'
+    names become the model's aliases: their shape is the same. Every batch size at which some run has two full batches gets
+    entries; the others are left out. Where none has, the smallest size gets what is proven. Raises InputError for runs that can't
+    be fitted together.
     """
     require_comparable(runs)
-    cells = _cells(runs)
+    cells = _cells(runs, counts, floors)
     sizes = sorted({cell.batch_tokens for cell in cells}, reverse=True)
     fitted_sizes = [size for size in sizes if any(_is_fitted(cell) for cell in cells if cell.batch_tokens == size)]
     parameters: dict[str, Parameter] = {name: getattr(runs[0], name) for name in SAME_IN_ALL}
     if fitted_sizes:
-        parameters |= {"headroom": HEADROOM, "reference_batch_tokens": fitted_sizes[0]}
-        entries = tuple(entry for size in fitted_sizes for entry in _fitted_entries(cells, size, parameters))
+        entries = tuple(_fitted_entries([cell for cell in cells if cell.batch_tokens in fitted_sizes], parameters))
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
     aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
@@ -89,28 +100,57 @@ def _choices(first: MeasuredRun, run: MeasuredRun) -> Iterator[tuple[str, object
         yield name, getattr(first, name), getattr(run, name)
 
 
-def _cells(runs: Sequence[MeasuredRun]) -> list[Cell]:
+def _cells(runs: Sequence[MeasuredRun], counts: Sequence[Counts], floors: Mapping[int, Sequence[Floor]]) -> list[Cell]:
     by_place = [{(worsts.ep, worsts.batch_tokens): worsts for worsts in run.observed} for run in runs]
-    return [Cell(runs=tuple(runs), observed=tuple(places[place] for places in by_place)) for place in sorted(by_place[0])]
+    sizes = sorted({size for _, size in by_place[0]})
+    levels = {size: tuple(_resampled(run, of_run, size) for run, of_run in zip_longest(runs, counts)) for size in sizes}
+    return [
+        Cell(
+            runs=tuple(runs),
+            observed=tuple(places[ep, size] for places in by_place),
+            resampled=levels[size],
+            floors=tuple(floor for floor in floors.get(ep, ()) if _applies(floor, size, sizes)),
+        )
+        for ep, size in sorted(by_place[0])
+    ]
+
+
+def _resampled(run: MeasuredRun, counts: Counts | None, batch_tokens: int) -> Resampled | None:
+    here = [worsts for worsts in run.observed if worsts.batch_tokens == batch_tokens]
+    if counts is None or not is_enough(len(here[0].worsts), counts):
+        return None
+    eps = sorted(worsts.ep for worsts in here)
+    return resample(counts, batch_tokens=batch_tokens, eps=eps, by_layer=False, content_hash=run.content_hash or "")
+
+
+def _applies(floor: Floor, size: int, sizes: Sequence[int]) -> bool:
+    """At the size that a lookup gives for its tokens: the largest that is not above them, else the smallest."""
+    tokens = floor.batch_tokens
+    return tokens is None or size == max((one for one in sizes if one <= tokens), default=min(sizes))
 
 
 def _is_fitted(cell: Cell) -> bool:
     return any(len(worsts.worsts) >= MIN_FITTED_BATCHES for worsts in cell.observed)
 
 
-def _fitted_entries(cells: Sequence[Cell], batch_tokens: int, parameters: dict[str, Parameter]) -> Iterator[Entry]:
-    """One entry an EP size. A run with a single batch of the size has its say: what was seen is never left below."""
-    here = {cell.ep: cell for cell in cells if cell.batch_tokens == batch_tokens}
-    worsts = {ep: worst for ep, cell in here.items() if (worst := cell.worst) is not None}
-    shape = next(iter(here.values())).runs[0].shape
-    for ep, fitted in headroom_allowances(worsts, num_experts=shape.num_experts, top_k=shape.top_k).items():
+def _fitted_entries(cells: Sequence[Cell], same: dict[str, Parameter]) -> Iterator[Entry]:
+    """The largest batches first. A run with a single batch of a size has its say: what was seen is never left below."""
+    shape = cells[0].runs[0].shape
+    raws = {(cell.batch_tokens, cell.ep): cell.raw for cell in cells}
+    allowed = stepped(raws, num_experts=shape.num_experts, top_k=shape.top_k)
+    reference = max(cell.batch_tokens for cell in cells)
+    for cell in sorted(cells, key=lambda cell: (-cell.batch_tokens, cell.ep)):
+        resampled = RESAMPLED if cell.is_resampled else {}
+        is_thin = any(worsts.worsts and one is None for worsts, one in zip(cell.observed, cell.resampled, strict=True))
+        headroom: dict[str, Parameter] = {"headroom": HEADROOM, "reference_batch_tokens": reference} if is_thin else {}
+        fitted = allowed[cell.batch_tokens, cell.ep]
         yield Entry(
-            ep=ep,
-            batch_tokens=batch_tokens,
+            ep=cell.ep,
+            batch_tokens=cell.batch_tokens,
             layer="all",
             allowance=fitted.allowance,
-            status="headroom",
-            evidence=headroom_evidence(here[ep], fitted, method=METHOD, parameters=parameters),
+            status="fitted" if cell.is_resampled else "headroom",
+            evidence=counted_evidence(cell, fitted, parameters={**same, **resampled, **headroom}),
         )
 
 

@@ -68,11 +68,15 @@ def measured_run(
     run: Run, *, eps: Sequence[int], batch_sizes: Sequence[int], view: str = "packed", order: Order = CORPUS_ORDER
 ) -> tuple[MeasuredRun, tuple[Caution, ...]]:
     """(the run as the fit takes it, warnings); raises as `imbalance_rows` does."""
-    manifest = run.manifest
     with tabulated(run, eps=eps, batch_sizes=batch_sizes, view=view, order=order) as tables:
-        units = [row["unit"] for row in ask(tables.con, "sql/trajectories.sql")]
-        observed = tuple(_observed(run, tables, ep, batches, units) for ep in eps for batches in tables.batches)
-    measured = MeasuredRun(
+        return observed_run(run, tables, eps=eps, view=view, order=order), tables.cautions
+
+
+def observed_run(run: Run, tables: Tabulated, *, eps: Sequence[int], view: str, order: Order) -> MeasuredRun:
+    """The run as the fit takes it, from tables that hold these EP sizes in this view and order."""
+    manifest = run.manifest
+    units = [row["unit"] for row in ask(tables.con, "sql/trajectories.sql")]
+    return MeasuredRun(
         run=run.name,
         label=manifest.label,
         policy=manifest.policy.name,
@@ -86,9 +90,8 @@ def measured_run(
         content_hash=manifest.content_hash,
         corpus_hash=manifest.corpus.corpus_hash,
         is_finished=manifest.state == "finished",
-        observed=observed,
+        observed=tuple(_observed(run, tables, ep, batches, units) for ep in eps for batches in tables.batches),
     )
-    return measured, tables.cautions
 
 
 @contextlib.contextmanager

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import AllowanceTable, Generated
-from routing.fit.table import fit_headroom, require_comparable
-from routing.query.imbalance import measured_run
+from routing.fit.counts import Counts
+from routing.fit.table import fit_runs, require_comparable
+from routing.query.imbalance import observed_run, tabulated
+from routing.query.loads import segment_loads
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
 from routing.store.allowances import rewrite_table
 from routing.store.run import require_content
+
+VIEW = "packed"  # what training dispatches, and what is resampled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,17 +35,18 @@ def fit(
     A table that `out` holds already is replaced; a person's comments in it stay.
     """
     runs = open_distinct(folders)
-    measured, warnings = [], [notice for run in runs for notice in run.notices]
+    measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
     for run in runs:
         if run.manifest.state == "finished":
             require_content(run)  # the table names the counts it rests on by this hash
         sizes, left_out = ep_sizes_of(run, eps)
-        found, cautions = measured_run(run, eps=sizes, batch_sizes=batch_sizes, order=order)
-        measured.append(found)
-        warnings += [*left_out, *as_lines(cautions)]
+        with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order) as tables:
+            measured.append(observed_run(run, tables, eps=sizes, view=VIEW, order=order))
+            counts.append(Counts(**segment_loads(tables, eps=sizes, layers=run.manifest.shape.moe_layers)))
+            warnings += [*left_out, *as_lines(tables.cautions)]
     require_comparable(measured)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
-    table, cautions = fit_headroom(measured, model_name=runs[0].manifest.policy.name, generated=generated)
+    table, cautions = fit_runs(measured, counts=counts, model_name=runs[0].manifest.policy.name, generated=generated)
     rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 

@@ -92,7 +92,7 @@ def table(*entries, override=None):
     )
     generated = Generated(tool_version="0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
     return AllowanceTable(
-        schema_version=1,
+        schema_version=2,
         model=model,
         placement="contiguous",
         generated=generated,

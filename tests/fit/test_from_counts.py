@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from routing.core.allowance import Generated
-from routing.fit.table import fit_headroom
+from routing.fit.table import fit_runs
 from routing.query.imbalance import measured_run
 from routing.store.allowances import read_table, write_table
 from tests.stores import write_tiny_run
@@ -23,7 +23,7 @@ def test_counts_become_a_table_that_reads_back(tmp_path):
     )
     asked = {"eps": [2, 4], "batch_sizes": [40, 20, 10]}
     runs = [measured_run(run, **asked)[0] for run in (base, tuned)]
-    table, cautions = fit_headroom(runs, model_name="toy", generated=GENERATED)
+    table, cautions = fit_runs(runs, model_name="toy", generated=GENERATED)
 
     # Base, batch 0: experts 8, 4, 4, 4: EP 2 12 x 2 / 20 = 1.2, EP 4 8 x 4 / 20 = 1.6. Tuned, batch 1: 4, 4, 4, 8: the same,
     # so the first run is named. 1 + 1.35 x 0.2 = 1.27 -> 1.3; 1 + 1.35 x 0.6 = 1.81 -> 1.9. Batches of 10: the same segments.

@@ -9,7 +9,7 @@ from routing.core.allowance import Generated, entries_hash, entry_faults
 from routing.core.errors import InputError
 from routing.core.observed import BatchWorst, ExpertLoad, MeasuredRun, ObservedWorsts
 from routing.core.shapes import ModelShape
-from routing.fit.table import fit_headroom
+from routing.fit.table import fit_runs
 
 SHAPE = ModelShape(num_layers=4, moe_layers=(1, 3), num_experts=64, top_k=8, hidden_size=8, expert_ffn_size=8)
 GENERATED = Generated(tool_version="0.1.0", tool_commit="c0ffee", generated_at="2025-01-01T00:00:00Z")
@@ -52,7 +52,7 @@ def _run(name, *observed, **changes):
 
 
 def _fit(*runs):
-    table, cautions = fit_headroom(runs, model_name="toy", generated=GENERATED)
+    table, cautions = fit_runs(runs, model_name="toy", generated=GENERATED)
     assert list(entry_faults(table.entries, SHAPE)) == []
     return table, [caution.code for caution in cautions]
 
@@ -157,16 +157,16 @@ def test_without_two_batches_anywhere_only_the_ceiling_is_given():
     assert (evidence.num_batches, evidence.observed_max, evidence.binds) == (1, None, "ceiling")
 
 
-def test_allowances_step_along_divisors_within_a_size():
+def test_allowances_step_along_divisors_and_never_rise_with_the_batch():
     run = _run(
         "a", _observed(2, 200, [80, 50]), _observed(4, 200, [41, 30]), _observed(2, 20, [60, 50]), _observed(4, 20, [31, 30])
     )
-    # EP 2 at 200: 1.6 -> 1.81; EP 4 at 200: 1.64 -> 1.864. At 20: 1.2 -> 1.27 and 1.24 -> 1.324.
+    # EP 2 at 200: 1.6 -> 1.81; EP 4 at 200: 1.64 -> 1.864. At 20: 1.2 -> 1.27 and 1.24 -> 1.324, below those of 200.
     assert _allowances(_fit(run)[0]) == {
         (2, 200): ("1.9", "headroom"),
         (4, 200): ("1.9", "headroom"),
-        (2, 20): ("1.3", "headroom"),
-        (4, 20): ("1.4", "headroom"),
+        (2, 20): ("1.9", "headroom"),
+        (4, 20): ("1.9", "headroom"),
     }
 
 
@@ -193,4 +193,4 @@ def test_runs_that_do_not_belong_together_are_refused_by_name(changes, message):
 
 def test_no_run_is_no_fit():
     with pytest.raises(InputError, match="no run"):
-        fit_headroom([], model_name="toy", generated=GENERATED)
+        fit_runs([], model_name="toy", generated=GENERATED)

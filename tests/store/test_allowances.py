@@ -92,7 +92,7 @@ def _table(allowances=(("1.4", 2), ("1.6", 4)), *, name="toy", layer="all", labe
     )
     generated = Generated(tool_version="0.1.0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
     return AllowanceTable(
-        schema_version=1,
+        schema_version=2,
         model=model,
         placement="contiguous",
         generated=generated,
@@ -131,7 +131,7 @@ def test_a_table_reads_back_equal(tmp_path):
 def test_a_person_can_read_the_file(tmp_path):
     lines = table_text(_table()).splitlines()
     assert lines[0].startswith("# ")
-    assert "schema_version: 1" in lines
+    assert "schema_version: 2" in lines
     assert "placement: contiguous" in lines
     start = lines.index("entries:")
     assert lines[start + 1 : start + 6] == [
@@ -187,7 +187,7 @@ def test_any_name_reads_back(tmp_path, name, label):
         ("status: headroom", "status: guessed", "entries[0].status: 'guessed' is none of fitted, headroom, published"),
         ("status: headroom", "status: [headroom]", "entries[0].status: a list is none of fitted, headroom, published"),
         ("status: headroom", "status: headroom\n  note: mine", "entries[0].note: no such field; there are ep, batch_tokens"),
-        ("schema_version: 1", "schema_version: 0", "schema_version 0 is not 1"),
+        ("schema_version: 2", "schema_version: 0", "schema_version 0 is not 2"),
         ("placement: contiguous", "placement: round-robin", "placement 'round-robin' is not 'contiguous'"),
         ("aliases:\n  - other", "aliases: other", "model.aliases: 'other' is not a list"),
     ],
@@ -326,8 +326,8 @@ def test_a_shape_that_cannot_be_is_refused_at_the_model(tmp_path):
 
 
 def test_a_newer_table_is_refused_as_such(tmp_path):
-    message = _refused(tmp_path, "schema_version: 2\nnew_field: 1\n", DamagedDataError)
-    assert message == "1: schema_version 2 is newer than this program's 1; update it"
+    message = _refused(tmp_path, "schema_version: 3\nnew_field: 1\n", DamagedDataError)
+    assert message == "1: schema_version 3 is newer than this program's 2; update it"
 
 
 def test_a_table_without_entries_is_refused(tmp_path):

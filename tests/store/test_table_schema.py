@@ -54,7 +54,7 @@ def test_the_schema_names_its_dialect_and_describes_every_record():
     records = [schema, *schema["$defs"].values()]
     assert all(record["description"] and record["additionalProperties"] is False for record in records)
     assert schema["$defs"]["Entry"]["properties"]["allowance"] == {"type": "number", "minimum": 1}
-    assert schema["properties"]["schema_version"]["const"] == 1
+    assert schema["properties"]["schema_version"]["const"] == 2
 
 
 def test_the_committed_table_validates():
@@ -124,8 +124,8 @@ def test_reader_and_model_take_what_is_valid(table):
         ("  name: toy", "  name: [toy]"),
         ("  num_experts: 256", "  num_experts: 0"),
         ("  top_k: 8", "  top_k: 8.0"),
-        ("schema_version: 1", "schema_version: 0"),
-        ("schema_version: 1", "schema_version: one"),
+        ("schema_version: 2", "schema_version: 0"),
+        ("schema_version: 2", "schema_version: one"),
         ("placement: contiguous", "placement: round-robin"),
         ("generated:\n", "generated: now\nother:\n"),
         ("kind: inferred", "kind: guessed"),

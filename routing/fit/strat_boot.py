@@ -1,0 +1,109 @@
+"""`strat-boot-v1`: the level that a batch passes once in a thousand, over resampled units, and the same inside each stratum.
+
+    H   = the upper end of the level's 95% interval, over the mix of all strata
+    S   = the largest such end inside one stratum with enough units and tokens: batches that come from there alone
+    raw = max(H, S, observed max, floors), over policies
+
+Units are what moves together, and most of the variance is between them, so they are resampled whole. What it leaves out: policies
+and strata that nobody measured, and units unlike any of these.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+from routing.core.allowance import Parameter
+from routing.core.judgement import Level
+from routing.core.observed import MeasuredRun
+from routing.fit import gumbel
+from routing.fit.counts import Counts
+from routing.fit.resample import NUM_BATCHES, NUM_POOLS, Levels, resampled_levels
+from routing.fit.steps import Raw
+
+METHOD = "strat-boot-v1"
+RESAMPLED: dict[str, Parameter] = {
+    "resampled_batches": NUM_BATCHES,
+    "resampled_pools": NUM_POOLS,
+    "level_passed_with_probability": Decimal(repr(gumbel.PASSED)),
+    "interval": Decimal(repr(gumbel.INTERVAL)),
+}
+MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resampled:
+    """One run's levels at one batch size: of the mix, of every stratum that has enough, and which strata have not."""
+
+    eps: tuple[int, ...]
+    layers: tuple[int, ...]
+    mix: Levels
+    strata: Mapping[str, Levels]
+    thin_strata: tuple[str, ...]
+
+    def bound(self, ep: int, layer: int | None) -> Raw:
+        """The larger of H and S; `binds` is `resampled` or `stratum NAME`. No layer is the worst of all."""
+        return max(
+            (Raw(value=_exact(one.high_NC[self._place(ep, layer)]), binds=binds) for binds, one in self._named()),
+            key=lambda raw: raw.value,
+        )
+
+    def level(self, run: MeasuredRun, ep: int, layer: int | None) -> Level:
+        """What the mix says."""
+        return self._level(run, None, self.mix, self._place(ep, layer))
+
+    def stress(self, run: MeasuredRun, ep: int, layer: int | None) -> Level | None:
+        """What the stratum with the largest upper end says, the first by name of equals; None without one."""
+        place = self._place(ep, layer)
+        name = max(sorted(self.strata), key=lambda one: float(self.strata[one].high_NC[place]), default=None)
+        return None if name is None else self._level(run, name, self.strata[name], place)
+
+    def _named(self) -> Iterator[tuple[str, Levels]]:
+        yield "resampled", self.mix
+        yield from ((f"stratum {name}", self.strata[name]) for name in sorted(self.strata))
+
+    def _place(self, ep: int, layer: int | None) -> tuple[int, int]:
+        return self.eps.index(ep), 0 if layer is None else 1 + self.layers.index(layer)
+
+    def _level(self, run: MeasuredRun, stratum: str | None, found: Levels, place: tuple[int, int]) -> Level:
+        values = (Decimal(repr(float(ends[place]))) for ends in (found.estimate_NC, found.low_NC, found.high_NC))
+        estimate, low, high = values
+        return Level(run=run.run, label=run.label, stratum=stratum, estimate=estimate, low=low, high=high)
+
+
+def seed_of(content_hash: str, stratum: str | None = None) -> int:
+    """A run's own seed, 53 bits as JSON readers keep them: the same counts are resampled the same way everywhere."""
+    text = content_hash if stratum is None else f"{content_hash}:{stratum}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11
+
+
+def is_enough(num_batches: int, counts: Counts) -> bool:
+    """Whether these counts carry the rule: enough full batches and units."""
+    return num_batches >= MIN_BATCHES and len(counts.own_units) >= MIN_UNITS
+
+
+def resample(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, content_hash: str) -> Resampled:
+    """The levels of counts that are enough. With a single stratum there is no stress: the mix is that stratum."""
+    asked = partial(resampled_levels, batch_tokens=batch_tokens, eps=tuple(eps), by_layer=by_layer)
+    strata: dict[str, Levels] = {}
+    thin = []
+    for name in counts.strata if len(counts.strata) > 1 else ():
+        part = counts.of_strata(frozenset([name]))
+        if len(part.own_units) < MIN_UNITS or part.num_tokens_packed < batch_tokens:
+            thin.append(name)
+        else:
+            strata[name] = asked(part, seed=seed_of(content_hash, name))
+    return Resampled(
+        eps=tuple(eps),
+        layers=counts.layers,
+        mix=asked(counts, seed=seed_of(content_hash)),
+        strata=strata,
+        thin_strata=tuple(thin),
+    )
+
+
+def _exact(value: float) -> Fraction:
+    """A level has nine decimals; its float is not quite that."""
+    return Fraction(repr(float(value)))
