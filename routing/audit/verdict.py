@@ -72,7 +72,8 @@ def limits(facts: Facts) -> tuple[str, ...]:
     ceilings = {entry.ep: entry.evidence.ceiling for entry in entries}
     proven = listed(f"{exact(value)} at EP {ep}" for ep, value in sorted(ceilings.items()))
     found.append(f"Only min(EP, E/k) is proven, E experts and k of them a token: {proven}. No sample proves that less is enough.")
-    found.append("The table holds no held-out test: no fit on half of the units was tried on the other half.")
+    if not any(entry.evidence.held_out for entry in entries):
+        found.append("The table holds no held-out test: no fit on half of the units was tried on the other half.")
     return tuple(found)
 
 
@@ -119,6 +120,9 @@ def _cautions(facts: Facts) -> Iterator[str]:
         yield f"Evidence is low at {listed(map(size, thin))} tokens, see the warnings in the allowance table."
     if any(_has(one.entry, "one_policy") for one in facts.entries):
         yield "The table rests on one policy; another of the same shape, or the same one later in training, may route otherwise."
+    failed = sorted({one.entry.batch_tokens for one in facts.entries if _has(one.entry, "not_validated")}, reverse=True)
+    if failed:
+        yield f"Not validated at {listed(map(size, failed))} tokens: held-out batches pass what the other half of a run allows."
     if facts.table.override is not None:
         yield f"Entries were edited by hand. {facts.table.override.name} answers for that: {facts.table.override.reason}"
 

@@ -1,15 +1,13 @@
 """What an entry carries beside its allowance, from the worsts of every run at one EP size and batch size."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
 from routing.core.allowance import (
     ALLOWANCE_GRID,
     Evidence,
-    Floor,
     LayerShare,
     ObservedMax,
     Parameter,
@@ -17,13 +15,14 @@ from routing.core.allowance import (
     ceil_to,
     proven_ceiling,
 )
-from routing.core.judgement import Level
+from routing.core.judgement import HeldOut, Level
 from routing.core.observed import BatchWorst, MeasuredRun, ObservedWorsts
 from routing.fit import strat_boot
+from routing.fit.cell import Cell
 from routing.fit.headroom import METHOD as HEADROOM_METHOD
-from routing.fit.headroom import headroom_bound
-from routing.fit.steps import Allowed, Raw
-from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
+from routing.fit.sentences import cell_coverage, cell_warnings, held_out_warnings
+from routing.fit.steps import Allowed
+from routing.fit.strat_boot import Resampled
 
 UNIT = "domain and task where the file names a task, else the trajectory"
 QUANTILE_RULE = "quantile_disc: the smallest value that at least that share of batches do not exceed"
@@ -31,67 +30,16 @@ QUANTILE_RULE = "quantile_disc: the smallest value that at least that share of b
 NUM_WORST_LAYERS = 5
 _FINE = Decimal("0.000001")
 _SHARE = Decimal("0.0001")
-_CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """Every run's worsts at one EP size and batch size, in the order of the runs, and its levels where they were resampled."""
-
-    runs: tuple[MeasuredRun, ...]
-    observed: tuple[ObservedWorsts, ...]
-    resampled: tuple[Resampled | None, ...]
-    floors: tuple[Floor, ...] = ()
-
-    @property
-    def ep(self) -> int:
-        """The EP size of the cell."""
-        return self.observed[0].ep
-
-    @property
-    def batch_tokens(self) -> int:
-        """The batch size of the cell."""
-        return self.observed[0].batch_tokens
-
-    @property
-    def worst(self) -> Fraction | None:
-        """The largest imbalance of any batch of any run, exact; None without a full batch."""
-        return max((one.imbalance(self.ep) for worsts in self.observed for one in worsts.worsts), default=None)
-
-    @property
-    def is_resampled(self) -> bool:
-        """Whether any run's levels are behind the cell."""
-        return any(one is not None for one in self.resampled)
-
-    @property
-    def raw(self) -> Raw:
-        """The largest bound of any policy, never below what was seen, nor below a floor. The cell has a batch."""
-        bounds = [Raw(value=Fraction(floor.value), binds="floor") for floor in self.floors]
-        for worsts, levels in zip(self.observed, self.resampled, strict=True):
-            seen = max((one.imbalance(self.ep) for one in worsts.worsts), default=None)
-            if levels is not None:
-                bounds.append(levels.bound(self.ep, None))
-            elif seen is not None:
-                bounds.append(headroom_bound(seen))
-            if seen is not None:
-                bounds.append(Raw(value=seen, binds="observed"))
-        return max(bounds, key=lambda one: (one.value, one.binds))
-
-    def levels(self) -> Iterator[tuple[MeasuredRun, Resampled]]:
-        """The runs that were resampled."""
-        yield from ((run, one) for run, one in zip(self.runs, self.resampled, strict=True) if one is not None)
-
-    def policies(self) -> tuple[PolicyEvidence, ...]:
-        """What each run adds."""
-        return tuple(map(policy_evidence, self.runs, self.observed, self.resampled))
-
-
-def counted_evidence(cell: Cell, fitted: Allowed, *, parameters: dict[str, Parameter]) -> Evidence:
+def counted_evidence(
+    cell: Cell, fitted: Allowed, *, parameters: dict[str, Parameter], held_out: tuple[HeldOut, ...] = ()
+) -> Evidence:
     """The evidence of an entry whose allowance was fitted to counts."""
     batches = [one for worsts in cell.observed for one in worsts.worsts]
     observed_max = _observed_max(cell)
     return Evidence(
-        method=strat_boot.METHOD if cell.is_resampled else HEADROOM_METHOD,
+        method=cell.method,
         parameters={**parameters, "quantile_rule": QUANTILE_RULE},
         raw_bound=fine(fitted.raw_bound),
         grid=ALLOWANCE_GRID,
@@ -108,11 +56,12 @@ def counted_evidence(cell: Cell, fitted: Allowed, *, parameters: dict[str, Param
         slack=slack(fitted.allowance, max(one.imbalance(cell.ep) for one in batches)),
         worst_layers=_worst_layers(batches),
         floors=cell.floors,
-        coverage=_coverage(cell, fitted.ceiling),
-        warnings=cell_warnings(cell),
-        policies=cell.policies(),
+        coverage=cell_coverage(cell, fitted.ceiling, held_out),
+        warnings=(*cell_warnings(cell), *held_out_warnings(held_out, cell)),
+        policies=_policies(cell),
         estimate=largest(levels.level(run, cell.ep, None) for run, levels in cell.levels()),
         stress=largest(levels.stress(run, cell.ep, None) for run, levels in cell.levels()),
+        held_out=held_out if cell.is_resampled else None,
     )
 
 
@@ -146,7 +95,7 @@ def proven_evidence(cell: Cell, *, parameters: dict[str, Parameter]) -> Evidence
         floors=(),
         coverage=(f"Only min(EP, E/k) = {ceiling} is proven, and no run has two full batches to fit from.",),
         warnings=("only_proven: fewer than two full batches at every size asked for",),
-        policies=cell.policies(),
+        policies=_policies(cell),
     )
 
 
@@ -171,29 +120,6 @@ def policy_evidence(run: MeasuredRun, worsts: ObservedWorsts, resampled: Resampl
         method=method,
         seed=strat_boot.seed_of(run.content_hash or "") if resampled is not None else None,
     )
-
-
-def cell_warnings(cell: Cell) -> tuple[str, ...]:
-    """What a reader of the entry must know, each `code: sentence`."""
-    counted = [worsts for worsts in cell.observed if worsts.worsts]
-    num_batches = min(len(worsts.worsts) for worsts in counted)
-    num_units = min(len(worsts.units) for worsts in counted)
-    warnings = []
-    if num_batches < MIN_BATCHES or num_units < MIN_UNITS:
-        few = f"the least measured policy has {num_batches} batches and {num_units} units"
-        warnings.append(f"low_evidence: {few}, below {MIN_BATCHES} or {MIN_UNITS}")
-    if len({run.weights_sha256 for run in cell.runs}) == 1:
-        warnings.append("one_policy: another policy of the same shape may route otherwise")
-    for run, worsts in zip(cell.runs, cell.observed, strict=True):
-        if len(worsts.worsts) < 2:
-            warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
-    for run, levels in cell.levels():
-        if levels.thin_strata:
-            few = f"below {MIN_UNITS} units or {cell.batch_tokens} tokens"
-            warnings.append(f"thin_strata: {run.run}: not resampled by themselves, {few}: {', '.join(levels.thin_strata)}")
-        elif not levels.strata:
-            warnings.append(f"one_stratum: {run.run}: one source of batches, no other was stressed")
-    return tuple(warnings)
 
 
 def _observed_max(cell: Cell) -> ObservedMax:
@@ -234,22 +160,6 @@ def _worst_layers(batches: Sequence[BatchWorst]) -> tuple[LayerShare, ...]:
     return tuple(LayerShare(layer=layer, share=(Decimal(count) / len(batches)).quantize(_SHARE)) for layer, count in ranked)
 
 
-def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units: int | None) -> str:
-    """What `num_batches` of one policy say of the next; units where they are known."""
-    units = "" if num_units is None else f", {num_units} units"
-    covered = (1 - _CONFIDENCE) ** (1 / num_batches)
-    return (
-        f"{label}: {num_batches} batches of {batch_tokens} tokens{units}; "
-        f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
-        f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
-    )
-
-
-def ceiling_sentence(ceiling: Decimal) -> str:
-    """The last sentence of every entry with a measured or published bound."""
-    return f"Only min(EP, E/k) = {ceiling} is proven."
-
-
 def fine(value: Fraction) -> Decimal:
     """A bound up to the digits that the table writes of it, 1e-6."""
     return ceil_to(value, _FINE)
@@ -260,9 +170,5 @@ def slack(allowance: Decimal, worst: Fraction) -> Decimal:
     return (Fraction(allowance) - worst) // Fraction(_FINE) * _FINE
 
 
-def _coverage(cell: Cell, ceiling: Decimal) -> tuple[str, ...]:
-    counted = ((run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True) if worsts.worsts)
-    sentences = (
-        coverage_sentence(run.label, len(worsts.worsts), cell.batch_tokens, len(worsts.units)) for run, worsts in counted
-    )
-    return (*sentences, ceiling_sentence(ceiling))
+def _policies(cell: Cell) -> tuple[PolicyEvidence, ...]:
+    return tuple(map(policy_evidence, cell.runs, cell.observed, cell.resampled))

@@ -26,8 +26,9 @@ from routing.core.errors import InputError
 from routing.core.observed import Caution
 from routing.core.published import PublishedWorst
 from routing.core.units import format_size
-from routing.fit.evidence import ceiling_sentence, coverage_sentence, fine, slack
+from routing.fit.evidence import fine, slack
 from routing.fit.headroom import HEADROOM, METHOD, headroom_allowances
+from routing.fit.sentences import ceiling_sentence, coverage_sentence
 from routing.fit.steps import Allowed
 from routing.fit.table import assemble
 

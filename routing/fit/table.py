@@ -15,13 +15,17 @@ from routing.core.allowance import (
     entries_hash,
 )
 from routing.core.errors import InputError
+from routing.core.judgement import HeldOut
 from routing.core.observed import Caution, MeasuredRun
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
+from routing.fit.cell import Cell
 from routing.fit.counts import Counts
-from routing.fit.evidence import Cell, counted_evidence, proven_evidence
+from routing.fit.evidence import counted_evidence, proven_evidence
 from routing.fit.headroom import HEADROOM
-from routing.fit.steps import stepped
+from routing.fit.judge import Fitted, hold, judged_halves
+from routing.fit.recut import real_batches
+from routing.fit.steps import Place, stepped
 from routing.fit.strat_boot import RESAMPLED, Resampled, is_enough, resample
 
 MIN_FITTED_BATCHES = 2
@@ -49,7 +53,9 @@ def fit_runs(
     fitted_sizes = [size for size in sizes if any(_is_fitted(cell) for cell in cells if cell.batch_tokens == size)]
     parameters: dict[str, Parameter] = {name: getattr(runs[0], name) for name in SAME_IN_ALL}
     if fitted_sizes:
-        entries = tuple(_fitted_entries([cell for cell in cells if cell.batch_tokens in fitted_sizes], parameters))
+        fitted_cells = [cell for cell in cells if cell.batch_tokens in fitted_sizes]
+        held_out = _held_out(runs, counts, fitted_cells)
+        entries = tuple(_fitted_entries(fitted_cells, parameters, held_out))
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
     aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
@@ -133,7 +139,28 @@ def _is_fitted(cell: Cell) -> bool:
     return any(len(worsts.worsts) >= MIN_FITTED_BATCHES for worsts in cell.observed)
 
 
-def _fitted_entries(cells: Sequence[Cell], same: dict[str, Parameter]) -> Iterator[Entry]:
+def _held_out(runs: Sequence[MeasuredRun], counts: Sequence[Counts], cells: Sequence[Cell]) -> dict[Place, list[HeldOut]]:
+    """Halves of each run that was resampled at some size, then each policy against the fit of the others."""
+    found: dict[Place, list[HeldOut]] = {}
+    eps = sorted({cell.ep for cell in cells})
+    resampled = sorted({cell.batch_tokens for cell in cells if cell.is_resampled}, reverse=True)
+    for run, of_run in zip(runs, counts, strict=False):
+        for place, one in judged_halves(run, of_run, sizes=resampled, eps=eps) if resampled else ():
+            found.setdefault(place, []).append(one)
+    for left_out, (run, of_run) in enumerate(zip(runs, counts, strict=False)):
+        others = [cell.without(left_out) for cell in cells if cell.batch_tokens in resampled]
+        others = [cell for cell in others if cell.worst is not None]
+        methods = {cell.batch_tokens: cell.method for cell in others}
+        fitted = Fitted(raws={(cell.batch_tokens, cell.ep): cell.raw for cell in others}, methods=methods)
+        batches = {size: real_batches(of_run, batch_tokens=size, eps=eps) for size in methods}
+        for place, one in hold(run, fitted, batches, kind="policy", part=run.label):
+            found.setdefault(place, []).append(one)
+    return found
+
+
+def _fitted_entries(
+    cells: Sequence[Cell], same: dict[str, Parameter], held_out: Mapping[Place, Sequence[HeldOut]]
+) -> Iterator[Entry]:
     """The largest batches first. A run with a single batch of a size has its say: what was seen is never left below."""
     shape = cells[0].runs[0].shape
     raws = {(cell.batch_tokens, cell.ep): cell.raw for cell in cells}
@@ -150,7 +177,12 @@ def _fitted_entries(cells: Sequence[Cell], same: dict[str, Parameter]) -> Iterat
             layer="all",
             allowance=fitted.allowance,
             status="fitted" if cell.is_resampled else "headroom",
-            evidence=counted_evidence(cell, fitted, parameters={**same, **resampled, **headroom}),
+            evidence=counted_evidence(
+                cell,
+                fitted,
+                parameters={**same, **resampled, **headroom},
+                held_out=tuple(held_out.get((cell.batch_tokens, cell.ep), ())),
+            ),
         )
 
 

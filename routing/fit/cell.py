@@ -1,0 +1,75 @@
+"""What is known at one EP size and batch size, and the bound that it gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from routing.core.allowance import Floor
+from routing.core.observed import MeasuredRun, ObservedWorsts
+from routing.fit import strat_boot
+from routing.fit.headroom import METHOD as HEADROOM_METHOD
+from routing.fit.headroom import headroom_bound
+from routing.fit.steps import Raw
+from routing.fit.strat_boot import Resampled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Every run's worsts at one EP size and batch size, in the order of the runs, and its levels where they were resampled."""
+
+    runs: tuple[MeasuredRun, ...]
+    observed: tuple[ObservedWorsts, ...]
+    resampled: tuple[Resampled | None, ...]
+    floors: tuple[Floor, ...] = ()
+
+    @property
+    def ep(self) -> int:
+        """The EP size of the cell."""
+        return self.observed[0].ep
+
+    @property
+    def batch_tokens(self) -> int:
+        """The batch size of the cell."""
+        return self.observed[0].batch_tokens
+
+    @property
+    def worst(self) -> Fraction | None:
+        """The largest imbalance of any batch of any run, exact; None without a full batch."""
+        return max((one.imbalance(self.ep) for worsts in self.observed for one in worsts.worsts), default=None)
+
+    @property
+    def is_resampled(self) -> bool:
+        """Whether any run's levels are behind the cell."""
+        return any(one is not None for one in self.resampled)
+
+    @property
+    def method(self) -> str:
+        """The rule behind the entry; a policy with too little is judged by its headroom even so."""
+        return strat_boot.METHOD if self.is_resampled else HEADROOM_METHOD
+
+    def without(self, place: int) -> "Cell":
+        """The cell as if the run at this place had not been measured."""
+        return Cell(
+            runs=self.runs[:place] + self.runs[place + 1 :],
+            observed=self.observed[:place] + self.observed[place + 1 :],
+            resampled=self.resampled[:place] + self.resampled[place + 1 :],
+            floors=self.floors,
+        )
+
+    @property
+    def raw(self) -> Raw:
+        """The largest bound of any policy, never below what was seen, nor below a floor. The cell has a batch."""
+        bounds = [Raw(value=Fraction(floor.value), binds="floor") for floor in self.floors]
+        for worsts, levels in zip(self.observed, self.resampled, strict=True):
+            seen = max((one.imbalance(self.ep) for one in worsts.worsts), default=None)
+            if levels is not None:
+                bounds.append(levels.bound(self.ep, None))
+            elif seen is not None:
+                bounds.append(headroom_bound(seen))
+            if seen is not None:
+                bounds.append(Raw(value=seen, binds="observed"))
+        return max(bounds, key=lambda one: (one.value, one.binds))
+
+    def levels(self) -> Iterator[tuple[MeasuredRun, Resampled]]:
+        """The runs that were resampled."""
+        yield from ((run, one) for run, one in zip(self.runs, self.resampled, strict=True) if one is not None)

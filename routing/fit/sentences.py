@@ -1,0 +1,80 @@
+"""What an entry says in words: how far its counts reach, what was held out, and what a reader must know."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from routing.core.judgement import HeldOut
+from routing.fit.cell import Cell
+from routing.fit.judge import held_out_sentence
+from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
+
+NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
+_CONFIDENCE = 0.95
+
+
+def cell_warnings(cell: Cell) -> tuple[str, ...]:
+    """What a reader of the entry must know, each `code: sentence`."""
+    counted = [worsts for worsts in cell.observed if worsts.worsts]
+    num_batches = min(len(worsts.worsts) for worsts in counted)
+    num_units = min(len(worsts.units) for worsts in counted)
+    warnings = []
+    if num_batches < MIN_BATCHES or num_units < MIN_UNITS:
+        few = f"the least measured policy has {num_batches} batches and {num_units} units"
+        warnings.append(f"low_evidence: {few}, below {MIN_BATCHES} or {MIN_UNITS}")
+    if len({run.weights_sha256 for run in cell.runs}) == 1:
+        warnings.append("one_policy: another policy of the same shape may route otherwise")
+    for run, worsts in zip(cell.runs, cell.observed, strict=True):
+        if len(worsts.worsts) < 2:
+            warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
+    for run, levels in cell.levels():
+        if levels.thin_strata:
+            few = f"below {MIN_UNITS} units or {cell.batch_tokens} tokens"
+            warnings.append(f"thin_strata: {run.run}: not resampled by themselves, {few}: {', '.join(levels.thin_strata)}")
+        elif not levels.strata:
+            warnings.append(f"one_stratum: {run.run}: one source of batches, no other was stressed")
+    return tuple(warnings)
+
+
+def held_out_warnings(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
+    """A run whose held-out half is above its own allowance is never called validated."""
+    for run in cell.runs:
+        passed = [one for one in held_out if (one.run, one.kind) == (run.run, "units") and one.num_above]
+        if passed:
+            above, of = sum(one.num_above for one in passed), sum(one.num_batches for one in passed)
+            yield f"not_validated: {run.run}: {above} of {of} held-out batches are above what the other half of its units allows"
+
+
+def more_units_sentence(label: str, num_batches: int, num_units: int) -> str:
+    """How many more units would cover 95% and 99% of batches at 95% confidence, at as many batches a unit."""
+    lacking = [
+        f"{max(0, -(-(needed - num_batches) * num_units // num_batches))} more for {share}" for share, needed in NEEDED_BATCHES
+    ]
+    return f"{label}: units that reach coverage at 95% confidence: {', '.join(lacking)} of batches."
+
+
+def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()) -> tuple[str, ...]:
+    """The honest sentences of an entry, its ceiling last."""
+    counted = [(run, worsts) for run, worsts in zip(cell.runs, cell.observed, strict=True) if worsts.worsts]
+    sentences = [
+        coverage_sentence(run.label, len(worsts.worsts), cell.batch_tokens, len(worsts.units)) for run, worsts in counted
+    ]
+    if cell.is_resampled:
+        sentences += [more_units_sentence(run.label, len(worsts.worsts), len(worsts.units)) for run, worsts in counted]
+    sentences += [held_out_sentence(one, cell.batch_tokens) for one in held_out]
+    return (*sentences, ceiling_sentence(ceiling))
+
+
+def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units: int | None) -> str:
+    """What `num_batches` of one policy say of the next; units where they are known."""
+    units = "" if num_units is None else f", {num_units} units"
+    covered = (1 - _CONFIDENCE) ** (1 / num_batches)
+    return (
+        f"{label}: {num_batches} batches of {batch_tokens} tokens{units}; "
+        f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
+        f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
+    )
+
+
+def ceiling_sentence(ceiling: Decimal) -> str:
+    """The last sentence of every entry with a measured or published bound."""
+    return f"Only min(EP, E/k) = {ceiling} is proven."
