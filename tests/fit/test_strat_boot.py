@@ -1,0 +1,141 @@
+"""`strat-boot-v1`: what must hold whatever the counts are, and a world whose true level is known."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from routing.core.allowance import proven_ceiling
+from routing.fit import gumbel, resample, strat_boot
+from routing.fit.counts import Counts
+from routing.fit.resample import resampled_levels
+from routing.fit.steps import Raw, implied_allowance, stepped, within
+from tests.fit.worlds import random_counts
+
+PLACES = [(size, ep) for size in (2_000, 20_000, 200_000) for ep in (2, 3, 4, 8)]
+RAWS = st.dictionaries(st.sampled_from(PLACES), st.fractions(1, 9), min_size=1)
+
+
+def _stepped(raws):
+    return stepped({place: Raw(value=value, binds="x") for place, value in raws.items()}, num_experts=24, top_k=4)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A tenth of the batches and pools: what is checked here holds at any number."""
+    monkeypatch.setattr(resample, "NUM_BATCHES", 200)
+    monkeypatch.setattr(resample, "NUM_POOLS", 20)
+
+
+@given(RAWS)
+def test_no_allowance_is_below_its_bound_or_above_what_is_proven(raws):
+    for (size, ep), one in _stepped(raws).items():
+        ceiling, _ = proven_ceiling(ep, num_experts=24, top_k=4)
+        assert Fraction(one.allowance) >= min(raws[size, ep], Fraction(ceiling))
+        assert one.allowance <= ceiling
+
+
+@given(RAWS)
+def test_allowances_rise_along_divisors_and_fall_with_the_batch(raws):
+    found = {place: one.allowance for place, one in _stepped(raws).items()}
+    for (size, ep), allowance in found.items():
+        for (other_size, other_ep), other in found.items():
+            if (other_size == size and other_ep % ep == 0) or (other_ep == ep and other_size < size):
+                assert allowance <= other
+
+
+@given(RAWS, RAWS)
+def test_a_layer_is_never_above_all_layers(raws, layer):
+    of_all = _stepped(raws)
+    found = within(_stepped({place: value for place, value in layer.items() if place in raws}), of_all)
+    assert all(one.allowance <= of_all[place].allowance for place, one in found.items())
+
+
+def test_an_unfitted_size_is_implied_by_nested_ones():
+    # EP 16 of 256 / 8: 8 x 1.4 = 11.2, 4 x 1.6 = 6.4, 2 x 2.0 = 4.0. EP 4 below 8: 2 x 1.4 = 2.8 against 2.0.
+    assert implied_allowance(16, {2: Decimal("1.4"), 4: Decimal("1.6"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (
+        Decimal("4.0"),
+        "ep=8",
+    )
+    assert implied_allowance(4, {2: Decimal("1.4"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (Decimal("2.0"), "ep=8")
+    assert implied_allowance(3, {2: Decimal("1.4")}, num_experts=24, top_k=12) == (Decimal("2.00"), "ceiling")
+
+
+def _high(counts, **changes):
+    asked = {"batch_tokens": 30, "eps": (2, 4), "by_layer": True, "seed": 7, **changes}
+    found = resampled_levels(counts, **asked)
+    return found.estimate_NC.tobytes() + found.low_NC.tobytes() + found.high_NC.tobytes()
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), factor=st.integers(2, 9))
+def test_scaled_counts_and_the_same_counts_give_the_same_bytes(seed, factor):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resample, "NUM_BATCHES", 100)
+        patch.setattr(resample, "NUM_POOLS", 5)
+        counts = random_counts(seed)
+        counts = replace(counts, loads_SBL=counts.loads_SBL + 1)
+        if not counts.own_units:
+            return
+        assert _high(counts) == _high(counts) == _high(replace(counts, loads_SBL=counts.loads_SBL * factor))
+        swapped = counts.loads_SBL[:, [1, 0, 3, 2]]  # inside each rank of EP 2
+        assert _high(counts, eps=(2,)) == _high(replace(counts, loads_SBL=swapped), eps=(2,))
+
+
+def test_batches_without_spread_are_their_own_level(small):
+    # Three of four rows on rank 0 in every segment and layer: 3 x 2 / 4 = 1.5 at EP 2 however units are drawn.
+    counts = random_counts(3, num_units=6)
+    loads = np.tile(np.array([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0], [0.0, 0.0]]), (len(counts.loads_SBL), 1, 1))
+    found = resampled_levels(replace(counts, loads_SBL=loads), batch_tokens=20, eps=(2,), by_layer=False, seed=1)
+    assert (found.estimate_NC, found.low_NC, found.high_NC) == (1.5, 1.5, 1.5)
+
+
+def test_the_level_of_a_gumbel_law_is_found():
+    # location 1.2, scale 0.05: passed once in 1,000 at 1.2 - 0.05 ln(-ln 0.999) = 1.2 + 0.05 x 6.9073 = 1.5454.
+    sample = stats.gumbel_r.rvs(loc=1.2, scale=0.05, size=(200_000, 1), random_state=5)
+    assert gumbel.levels(sample)[0] == pytest.approx(1.5454, abs=0.003)
+
+
+def test_thin_counts_do_not_carry_the_rule():
+    counts = random_counts(1, num_segments=200, num_units=30)
+    assert not strat_boot.is_enough(9, counts) or len(counts.own_units) < strat_boot.MIN_UNITS
+    assert not strat_boot.is_enough(500, random_counts(1, num_units=19))
+    assert not strat_boot.is_enough(500, random_counts(1, num_units=1))
+
+
+def _world(rng, num_units):
+    """Units of one segment of 10 tokens, one layer, two ranks; rank 0 holds 100,000 (1 + x) of 200,000 rows, x Gumbel.
+
+    A batch of 10 tokens is one unit, so its imbalance 1 + x (x > 0 in all but none) follows that law exactly.
+    """
+    excess = np.clip(stats.gumbel_r.rvs(loc=0.2, scale=0.03, size=num_units, random_state=rng), 0, 1)
+    first = np.round(100_000 * (1 + excess))
+    ids = np.arange(num_units)
+    return Counts(
+        trajectory_ids=ids,
+        segment_ids=ids,
+        num_tokens=np.full(num_units, 10),
+        units_T=ids,
+        strata_T=np.zeros(num_units, dtype=np.int64),
+        unit_names=tuple(map(str, ids)),
+        stratum_names=("made",),
+        layers=(0,),
+        loads_SBL=np.stack([first, 200_000 - first], axis=1)[:, :, None],
+    )
+
+
+def test_the_true_level_of_a_known_law_is_covered_in_95_of_100_worlds(small):
+    # The law's 99.9th percentile: 1.2 + 0.03 x 6.9073 = 1.40722.
+    rng = np.random.default_rng(20260101)
+    covered = 0
+    for seed in range(60):
+        counts = _world(rng, 115)
+        bound = resampled_levels(counts, batch_tokens=10, eps=(2,), by_layer=False, seed=seed).high_NC[0, 0]
+        observed = counts.loads_SBL[:, 0, 0].max() / 100_000
+        covered += max(bound, observed) >= 1.40722
+    assert covered >= 0.95 * 60
