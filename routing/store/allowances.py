@@ -124,7 +124,9 @@ def _require_rules(table: AllowanceTable, root: Node, where: str) -> None:
         return f"{where}:{node.line}"
 
     if table.schema_version != TABLE_SCHEMA_VERSION:
-        raise InputError(f"{line('schema_version')}: schema_version {table.schema_version} is not {TABLE_SCHEMA_VERSION}")
+        raise InputError(
+            f"{line('schema_version')}: schema_version {table.schema_version} is not {TABLE_SCHEMA_VERSION}; fit it again"
+        )
     if table.placement != PLACEMENT:
         raise InputError(f"{line('placement')}: placement {table.placement!r} is not {PLACEMENT!r}")
     try:
