@@ -127,12 +127,20 @@ def fit(
     ep: Ep = None,
     batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
     order: Order = "corpus",
+    per_layer: Annotated[bool, typer.Option("--per-layer", help="Entries of single MoE layers too, beside all layers.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn measured imbalances into the allowances that memory planning must use, with their evidence."""
     from routing.stages.fit import fit as fit_stage
 
-    answer = fit_stage(runs, out=out, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), order=_order(order))
+    answer = fit_stage(
+        runs,
+        out=out,
+        eps=_ep_sizes(ep),
+        batch_sizes=_batch_sizes(batch_tokens),
+        order=_order(order),
+        by_layer=per_layer,
+    )
     warn(answer.warnings)
     print_answer(answer.table, as_json, tables.show_allowances)
     typer.echo(f"{out}: written", err=True)

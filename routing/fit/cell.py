@@ -1,7 +1,7 @@
 """What is known at one EP size and batch size, and the bound that it gives."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from routing.core.allowance import Floor
@@ -9,6 +9,7 @@ from routing.core.observed import MeasuredRun, ObservedWorsts
 from routing.fit import strat_boot
 from routing.fit.headroom import METHOD as HEADROOM_METHOD
 from routing.fit.headroom import headroom_bound
+from routing.fit.recut import RealBatches
 from routing.fit.steps import Raw
 from routing.fit.strat_boot import Resampled
 
@@ -21,6 +22,7 @@ class Cell:
     observed: tuple[ObservedWorsts, ...]
     resampled: tuple[Resampled | None, ...]
     floors: tuple[Floor, ...] = ()
+    layer: int | None = None
 
     @property
     def ep(self) -> int:
@@ -47,6 +49,16 @@ class Cell:
         """The rule behind the entry; a policy with too little is judged by its headroom even so."""
         return strat_boot.METHOD if self.is_resampled else HEADROOM_METHOD
 
+    def of_layer(self, layer: int, batches: Sequence[RealBatches]) -> "Cell":
+        """One layer's cell, from each run's own batches; a floor without a layer counts for every layer."""
+        observed = tuple(
+            replace(worsts, worsts=found.worsts(self.ep, layer) if worsts.worsts else (), top_experts=())
+            for worsts, found in zip(self.observed, batches, strict=True)
+        )
+        return replace(
+            self, layer=layer, observed=observed, floors=tuple(one for one in self.floors if one.layer in ("all", layer))
+        )
+
     def without(self, place: int) -> "Cell":
         """The cell as if the run at this place had not been measured."""
         return Cell(
@@ -63,7 +75,7 @@ class Cell:
         for worsts, levels in zip(self.observed, self.resampled, strict=True):
             seen = max((one.imbalance(self.ep) for one in worsts.worsts), default=None)
             if levels is not None:
-                bounds.append(levels.bound(self.ep, None))
+                bounds.append(levels.bound(self.ep, self.layer))
             elif seen is not None:
                 bounds.append(headroom_bound(seen))
             if seen is not None:

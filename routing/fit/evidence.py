@@ -59,8 +59,8 @@ def counted_evidence(
         coverage=cell_coverage(cell, fitted.ceiling, held_out),
         warnings=(*cell_warnings(cell), *held_out_warnings(held_out, cell)),
         policies=_policies(cell),
-        estimate=largest(levels.level(run, cell.ep, None) for run, levels in cell.levels()),
-        stress=largest(levels.stress(run, cell.ep, None) for run, levels in cell.levels()),
+        estimate=largest(levels.level(run, cell.ep, cell.layer) for run, levels in cell.levels()),
+        stress=largest(levels.stress(run, cell.ep, cell.layer) for run, levels in cell.levels()),
         held_out=held_out if cell.is_resampled else None,
     )
 

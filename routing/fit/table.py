@@ -19,6 +19,7 @@ from routing.core.judgement import HeldOut
 from routing.core.observed import Caution, MeasuredRun
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
+from routing.fit.by_layer import layer_entries
 from routing.fit.cell import Cell
 from routing.fit.counts import Counts
 from routing.fit.evidence import counted_evidence, proven_evidence
@@ -39,16 +40,17 @@ def fit_runs(
     generated: Generated,
     counts: Sequence[Counts] = (),
     floors: Mapping[int, Sequence[Floor]] = MappingProxyType({}),
+    by_layer: bool = False,
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
     """(The union of policies, warnings): `strat-boot-v1` for counts that are enough for it, else `headroom-v1`.
 
     `counts` are those of each run, none where only worsts are known; `floors` come from outside, by EP size. The other policies'
     names become the model's aliases: their shape is the same. Every batch size at which some run has two full batches gets
-    entries; the others are left out. Where none has, the smallest size gets what is proven. Raises InputError for runs that can't
-    be fitted together.
+    entries; the others are left out. Where none has, the smallest size gets what is proven. `by_layer` adds entries of single
+    MoE layers, which needs counts. Raises InputError for runs that can't be fitted together.
     """
     require_comparable(runs)
-    cells = _cells(runs, counts, floors)
+    cells = _cells(runs, counts, floors, by_layer=by_layer)
     sizes = sorted({cell.batch_tokens for cell in cells}, reverse=True)
     fitted_sizes = [size for size in sizes if any(_is_fitted(cell) for cell in cells if cell.batch_tokens == size)]
     parameters: dict[str, Parameter] = {name: getattr(runs[0], name) for name in SAME_IN_ALL}
@@ -56,6 +58,8 @@ def fit_runs(
         fitted_cells = [cell for cell in cells if cell.batch_tokens in fitted_sizes]
         held_out = _held_out(runs, counts, fitted_cells)
         entries = tuple(_fitted_entries(fitted_cells, parameters, held_out))
+        if by_layer:
+            entries += layer_entries(fitted_cells, counts, entries, parameters)
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
     aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
@@ -106,10 +110,15 @@ def _choices(first: MeasuredRun, run: MeasuredRun) -> Iterator[tuple[str, object
         yield name, getattr(first, name), getattr(run, name)
 
 
-def _cells(runs: Sequence[MeasuredRun], counts: Sequence[Counts], floors: Mapping[int, Sequence[Floor]]) -> list[Cell]:
+def _cells(
+    runs: Sequence[MeasuredRun], counts: Sequence[Counts], floors: Mapping[int, Sequence[Floor]], *, by_layer: bool
+) -> list[Cell]:
     by_place = [{(worsts.ep, worsts.batch_tokens): worsts for worsts in run.observed} for run in runs]
     sizes = sorted({size for _, size in by_place[0]})
-    levels = {size: tuple(_resampled(run, of_run, size) for run, of_run in zip_longest(runs, counts)) for size in sizes}
+    levels = {
+        size: tuple(_resampled(run, of_run, size, by_layer=by_layer) for run, of_run in zip_longest(runs, counts))
+        for size in sizes
+    }
     return [
         Cell(
             runs=tuple(runs),
@@ -121,12 +130,12 @@ def _cells(runs: Sequence[MeasuredRun], counts: Sequence[Counts], floors: Mappin
     ]
 
 
-def _resampled(run: MeasuredRun, counts: Counts | None, batch_tokens: int) -> Resampled | None:
+def _resampled(run: MeasuredRun, counts: Counts | None, batch_tokens: int, *, by_layer: bool) -> Resampled | None:
     here = [worsts for worsts in run.observed if worsts.batch_tokens == batch_tokens]
     if counts is None or not is_enough(len(here[0].worsts), counts):
         return None
     eps = sorted(worsts.ep for worsts in here)
-    return resample(counts, batch_tokens=batch_tokens, eps=eps, by_layer=False, content_hash=run.content_hash or "")
+    return resample(counts, batch_tokens=batch_tokens, eps=eps, by_layer=by_layer, content_hash=run.content_hash or "")
 
 
 def _applies(floor: Floor, size: int, sizes: Sequence[int]) -> bool:

@@ -28,7 +28,13 @@ class FitAnswer:
 
 
 def fit(
-    folders: Sequence[Path], *, out: Path, eps: tuple[int, ...] | None, batch_sizes: Sequence[int], order: str | int
+    folders: Sequence[Path],
+    *,
+    out: Path,
+    eps: tuple[int, ...] | None,
+    batch_sizes: Sequence[int],
+    order: str | int,
+    by_layer: bool = False,
 ) -> FitAnswer:
     """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all.
 
@@ -46,7 +52,8 @@ def fit(
             warnings += [*left_out, *as_lines(tables.cautions)]
     require_comparable(measured)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
-    table, cautions = fit_runs(measured, counts=counts, model_name=runs[0].manifest.policy.name, generated=generated)
+    model_name = runs[0].manifest.policy.name
+    table, cautions = fit_runs(measured, counts=counts, by_layer=by_layer, model_name=model_name, generated=generated)
     rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 
