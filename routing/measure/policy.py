@@ -68,7 +68,7 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
     record = PolicyRecord(
         name=folder.name if commit is None else policy.partition("@")[0],
         revision=commit or f"sha256:{weights_sha256}",
-        architecture=(config.architectures or [config.model_type])[0],
+        architecture=_architecture(config),
         weights_sha256=weights_sha256,
         config_sha256=sha256_of(folder / "config.json"),
         tokenizer_sha256=_hash_files(_tokenizer_files(tokenizer_folder)),
@@ -178,6 +178,12 @@ def _local_folder(policy: str) -> tuple[Path, str | None]:
     except Exception as error:  # the hub client raises a dozen kinds, none of them ours to tell apart
         raise InputError(f"{policy}: not fetched from the hub, {first_line(error)}") from error
     return folder, folder.name
+
+
+def _architecture(config: Any) -> str:
+    """The first class that the configuration names, its model type where it names none."""
+    named = config.architectures
+    return str(named[0]) if isinstance(named, list | tuple) and named and isinstance(named[0], str) else str(config.model_type)
 
 
 def _require_safetensors(folder: Path) -> None:

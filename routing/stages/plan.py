@@ -64,7 +64,12 @@ def _expected(out: Path, prepared: Prepared, tokens_computed: int) -> tuple[floa
         except RoutingError:
             continue  # a damaged neighbour is no reason to refuse a plan
         same = all(getattr(found.settings, name) == getattr(wanted.settings, name) for name in ("device_name", "dtype"))
-        if same and found.state == "finished" and found.policy.weights_sha256 == wanted.policy.weights_sha256:
+        if (
+            same
+            and found.state == "finished"
+            and found.planned_tokens
+            and found.policy.weights_sha256 == wanted.policy.weights_sha256
+        ):
             return round(tokens_computed * found.elapsed_s / found.planned_tokens, 1), f"the speed of {path.parent.name}"
     geometry = prepared.files.geometry
     seconds, flops = least_seconds(geometry, tokens_computed, device=prepared.device, dtype=prepared.dtype)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -10,6 +11,7 @@ from routing.core.errors import DamagedDataError, InputError
 from routing.core.shapes import ModelShape
 
 SCHEMA_VERSION = 1
+MAX_NUMBER = 2**53  # of counts, bytes and seconds; above it a float would round
 _Record = TypeVar("_Record")
 
 
@@ -139,9 +141,19 @@ def decode(raw: bytes, *, where: str) -> Manifest:
         raise DamagedDataError(f"{where}: schema_version {version!r:.20}, this program reads {SCHEMA_VERSION}")
     stored_hash = body.pop("manifest_sha256", None)
     manifest = _decode_record(Manifest, body, where)
+    if (odd := next((number for number in _numbers(body) if not 0 <= number <= MAX_NUMBER), None)) is not None:
+        raise DamagedDataError(f"{where}: {odd!r:.40} is no count, size or time of a run")
     if stored_hash != _self_hash(body):
         raise DamagedDataError(f"{where}: altered after it was written (its own sha256 does not match)")
     return manifest
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def _self_hash(body: dict[str, Any]) -> str:

@@ -214,6 +214,13 @@ def test_nan_in_a_manifest_is_damage(run_folder):
         open_run(run_folder)
 
 
+@pytest.mark.parametrize("change", [{"elapsed_s": 1e308}, {"planned_tokens": 10**19}, {"halvings": -1}, {"elapsed_s": -0.5}])
+def test_a_number_that_no_run_has_is_damage(run_folder, change):
+    _resealed(run_folder, lambda m: replace(m, **change))
+    with pytest.raises(DamagedDataError, match="is no count, size or time of a run"):
+        open_run(run_folder)
+
+
 def test_text_that_nothing_could_print_in_a_manifest_is_damage(run_folder):
     _resealed(run_folder, lambda m: replace(m, label="\udcff"))
     with pytest.raises(DamagedDataError, match="surrogates"):
