@@ -9,9 +9,7 @@ of it ran.
 """
 
 import argparse
-import csv
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ import transformers
 from pipelines.flex_stages import kept_bytes
 from pipelines.trace.allocator import cpu_peak, cuda_peak
 from pipelines.trace.geometries import config_of, shape_of
+from pipelines.trace.rows import write_rows
 from pipelines.trace.step import Step, build, run, trace
 from routing.core.config_json import decoder_shape
 from routing.core.layers import DecoderShape
@@ -171,23 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in FLEX_CASES:
         rows.append(measure_flex(name, device))
         print(rows[-1], file=sys.stderr, flush=True)
-    write(options.out, rows)
-
-
-def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """All rows or none: a temporary file beside it, then in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_rows(options.out, FIELDS, rows)
 
 
 def _row(start: tuple[object, ...], measured: int, traced: object, priced: int) -> dict[str, object]:

@@ -7,7 +7,6 @@ not traced again, unless --again says so.
 
 import argparse
 import csv
-import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ import torch
 import transformers
 
 from pipelines.trace.geometries import GEOMETRIES, config_of, shape_of
+from pipelines.trace.rows import write_rows
 from pipelines.trace.step import Step, trace
 from routing.estimate.autograd import Sizes, peak
 
@@ -116,21 +116,18 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
+    if options.out == OUT and (options.geometry, options.tokens) != (list(GEOMETRIES), list(TOKENS)):
+        parser.error("a part of the grid takes an --out of its own: the committed file holds all of it")
     kept = {} if options.again else read_rows(options.out)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = options.out.with_name(options.out.name + ".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for cell in cells(options.geometry, options.tokens):
-            before = kept.get(cell.key)
-            same = before is not None and all(before[name] == version for name, version in VERSIONS.items())
-            row = cell.measure(int(before["traced_bytes"]) if before and same else None)
-            writer.writerow(row)
-            print(cell, row["traced_bytes"], row["over_fraction"], row["priced_instant"], file=sys.stderr, flush=True)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, options.out)
+    rows = []
+    for cell in cells(options.geometry, options.tokens):
+        before = kept.get(cell.key)
+        same = before is not None and all(before[name] == version for name, version in VERSIONS.items())
+        rows.append(cell.measure(int(before["traced_bytes"]) if before and same else None))
+        print(
+            cell, *(rows[-1][name] for name in ("traced_bytes", "over_fraction", "priced_instant")), file=sys.stderr, flush=True
+        )
+    write_rows(options.out, FIELDS, rows)
 
 
 if __name__ == "__main__":

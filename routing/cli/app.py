@@ -236,19 +236,27 @@ def main() -> None:
         exit_code = app(standalone_mode=False)
     except _InterruptedError:
         _leave(INTERRUPTED, 130)
-    except RoutingError as error:
-        _leave(*((INTERRUPTED, 130) if _was_interrupted else (str(error), error.exit_code)))
-    except ModuleNotFoundError as error:  # a machine that only measures lacks what the other verbs need
-        package = (error.name or "").partition(".")[0]
-        _leave(f"{sys.argv[1]} needs {package}, which is not installed here; install routing with all it depends on", 2)
-    except MemoryError:
-        _leave("out of memory; ask for smaller batches, or a larger machine", 4)
-    except OSError as error:
-        _leave(f"{error.filename or 'input/output'}: {error.strerror or error}", 4)
     except Exception as error:
         if _was_interrupted:
             _leave(INTERRUPTED, 130)
-        if not hasattr(error, "format_message"):  # the option parser's own errors have it
+        said = _said_of(error)
+        if said is None:
             raise
-        _leave(f"{error.format_message()} (routing --help)", 2)
+        _leave(*said)
     sys.exit(exit_code if isinstance(exit_code, int) else 0)
+
+
+def _said_of(error: Exception) -> tuple[str, int] | None:
+    """(What a user reads of an error, its exit code); None for a fault of ours."""
+    if isinstance(error, RoutingError):
+        return str(error), error.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("routing"):
+        package = error.name.partition(".")[0]  # a machine that only measures lacks what the other verbs need
+        return f"{sys.argv[1]} needs {package}, which is not installed here; install routing with all it depends on", 2
+    if isinstance(error, MemoryError):
+        return "out of memory; ask for smaller batches, or a larger machine", 4
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input/output'}: {error.strerror or error}", 4
+    if hasattr(error, "format_message"):  # the option parser's own errors have it
+        return f"{error.format_message()} (routing --help)", 2
+    return None

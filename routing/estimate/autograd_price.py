@@ -8,6 +8,7 @@ from routing.core.observed import Caution
 from routing.core.wave import Adapter, Wave
 from routing.estimate.autograd import Instant, Sizes, peak
 from routing.estimate.lookup import AllowanceBook, AllowanceUsed
+from routing.estimate.price import with_margin
 from routing.estimate.result import Estimate, RankTotal, Term
 
 _TRACED = "traced from the library"
@@ -63,7 +64,7 @@ def price_autograd(wave: Wave, shape: DecoderShape, book: AllowanceBook, *, outs
         total_bytes=total,
         floor_bytes=total,
         walk_bytes=total,
-        required_bytes=total * 11 // 10 + outside_bytes,
+        required_bytes=with_margin(total) + outside_bytes,
         total_without_hybridep_bytes=total,
         hybridep_bytes=0,
         outside_bytes=outside_bytes,
@@ -103,10 +104,18 @@ def _cautions(wave: Wave, adapter: Adapter, shape: DecoderShape) -> list[Caution
             "GDN layers as the fused kernels save (mirrored, not measured); without them a step takes more: gdn_kernels: fallback"
         )
         found.append(Caution(code="gdn_mirrored", message=text))
-    if not {"q_proj", "k_proj", "v_proj", "o_proj"} <= set(adapter.targets) and set(adapter.targets) != {"experts"}:
+    targets = set(adapter.targets) - {"experts"}
+    if targets and not linears_of(shape) <= targets:
         text = "LoRA on some linears is priced as LoRA on all of a layer's"
         found.append(Caution(code="linears_as_all", message=text))
     return found
+
+
+def linears_of(shape: DecoderShape) -> set[str]:
+    """The adapted linears that the shape has."""
+    gdn = {"in_proj_qkv", "in_proj_z", "out_proj"} if shape.has_gdn else set()
+    shared = {"gate_proj", "up_proj", "down_proj"} if shape.shared_ffn_size else set()
+    return {"q_proj", "k_proj", "v_proj", "o_proj"} | gdn | shared
 
 
 def _require_traced(wave: Wave, shape: DecoderShape) -> Adapter:
@@ -133,6 +142,11 @@ def _require_traced(wave: Wave, shape: DecoderShape) -> Adapter:
         raise FieldError(("head",), f"{stack} the loss is taken over every row: leave it out")
     if wave.outputs and (len(wave.outputs), wave.outputs[0].kind, wave.outputs[0].rows) != (1, "logits", group.attention_rows[0]):
         raise FieldError(("outputs",), f"{stack} only logits of every row are priced (the head not in chunks)")
+    for name in ("te_workspaces_held", "held_hybridep_rows", "observed", "layer_inputs"):
+        if getattr(wave, name):
+            raise FieldError((name,), f"means nothing {stack}: leave it out")
+    if group.attention_stages is not None:
+        raise FieldError(("groups", 0, "attention_stages"), f"a context-parallel executor's, {stack} cp: 1 is priced")
     _require_class(shape)
     if wave.gdn_kernels == "fallback" and not shape.has_gdn:
         raise FieldError(("gdn_kernels",), f"fallback, and {shape.name} has no GDN layer: leave it out")

@@ -71,7 +71,12 @@ def price(wave: Wave, shape: DecoderShape, book: AllowanceBook, options: PriceOp
 def _required(total: int, common: Common, cp: int) -> int:
     """1.10 of the two parts, each rounded down; outputs count twice at CP > 1."""
     doubled = common.outputs_bytes if cp > 1 else 0
-    return (total - common.hybridep_bytes + doubled) * 11 // 10 + common.hybridep_bytes * 11 // 10
+    return with_margin(total - common.hybridep_bytes + doubled) + with_margin(common.hybridep_bytes)
+
+
+def with_margin(num_bytes: int) -> int:
+    """The published planner's safety factor, 1.10, rounded down (pricing.md: what a caller must have free)."""
+    return num_bytes * 11 // 10
 
 
 def _rank_total(ledger: Ledger, common: Common, peak: Peak) -> RankTotal:

@@ -1,6 +1,8 @@
 """What a configuration says of its model before a weight is loaded: layers, experts, widths, the arithmetic of a token."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +31,8 @@ def read_geometry(config: Any, *, where: str) -> Geometry:
     """From the model built on the meta device; InputError where none can be built, or it has no experts."""
     from transformers import AutoModel
 
-    try:
-        with torch.device("meta"):
-            skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
-    except Exception as error:  # a configuration fails wherever the model's code first uses it
-        raise InputError(f"{where}: no model of this configuration, {first_line(error)}") from error
+    with told_as(f"{where}: no model of this configuration"), torch.device("meta"):
+        skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
     experts = find_experts(skeleton)
     text = text_config(config)
 
@@ -92,6 +91,21 @@ def text_decoder(model: nn.Module) -> nn.Module:
     inner = getattr(model, "language_model", model)
     assert isinstance(inner, nn.Module)
     return inner
+
+
+@contextlib.contextmanager
+def told_as(what: str, *, then: str = "") -> Iterator[None]:
+    """Whatever a library raises inside as an InputError of one line, `what` with its own words and `then`.
+
+    Configurations, weights and tokenizer files fail wherever the library first touches them, in kinds of its choosing. Out of
+    memory stays what it is.
+    """
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"{what}, {first_line(error)}{then}") from error
 
 
 def first_line(error: BaseException) -> str:

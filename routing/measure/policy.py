@@ -16,7 +16,7 @@ from torch import nn
 from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
 from routing.measure.capture import ExpertsModule, find_experts
-from routing.measure.geometry import Geometry, first_line, read_geometry, text_decoder
+from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -90,23 +90,17 @@ def load_tokenizer(files: PolicyFiles) -> Any:
 
     if not _tokenizer_files(files.tokenizer_folder):
         raise InputError(f"{files.tokenizer_folder}: no tokenizer files; name a folder that has them with --tokenizer DIR")
-    try:
+    with told_as(f"{files.tokenizer_folder}: no tokenizer to load", then="; name one with --tokenizer DIR"):
         return AutoTokenizer.from_pretrained(str(files.tokenizer_folder), trust_remote_code=False)
-    except Exception as error:  # tokenizer files of another kind fail wherever the library first touches them
-        raise InputError(
-            f"{files.tokenizer_folder}: no tokenizer to load, {first_line(error)}; name one with --tokenizer DIR"
-        ) from error
 
 
 def resolve_device(device: str) -> torch.device:
     """`auto` is CUDA where there is one; a device that isn't there is refused."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with told_as(f"--device: {device!r} is not to be had here"):
         resolved = torch.device(device)
         torch.empty(1, device=resolved)
-    except Exception as error:  # each backend has its own way of not being there
-        raise InputError(f"--device: {device!r} is not to be had here, {first_line(error)}") from error
     if resolved.type not in ("cpu", "cuda"):
         raise InputError(f"--device: {device!r} holds no computation; cpu or cuda")
     return resolved
@@ -139,12 +133,10 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
     """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
     from transformers import AutoModel
 
-    try:
+    with told_as(f"{files.folder}: weights not loaded"):
         model, loaded = AutoModel.from_pretrained(
             str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    except Exception as error:  # configurations and weights fail wherever the model's code first uses them
-        raise InputError(f"{files.folder}: weights not loaded, {first_line(error)}") from error
     absent = sorted(loaded["missing_keys"]) + sorted(str(one) for one in loaded["mismatched_keys"])
     if absent:
         raise InputError(f"{files.folder}: {len(absent)} weights missing or of another shape, first {absent[0]}")
@@ -173,10 +165,8 @@ def _local_folder(policy: str) -> tuple[Path, str | None]:
 
     name, _, revision = policy.partition("@")
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
-    try:
+    with told_as(f"{policy}: not fetched from the hub"):
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
-    except Exception as error:  # the hub client raises a dozen kinds, none of them ours to tell apart
-        raise InputError(f"{policy}: not fetched from the hub, {first_line(error)}") from error
     return folder, folder.name
 
 
@@ -201,13 +191,11 @@ def _require_safetensors(folder: Path) -> None:
 def _read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
-    try:
+    with told_as(f"{folder / 'config.json'}: not a configuration we can load"):
         declared = json.loads((folder / "config.json").read_text())
         if "auto_map" in declared:
             raise ValueError("it asks for code of its own (auto_map)")
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # configuration classes raise whatever their validators raise
-        raise InputError(f"{folder / 'config.json'}: not a configuration we can load, {first_line(error)}") from error
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

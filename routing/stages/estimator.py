@@ -73,15 +73,17 @@ class Estimator:
         """The bytes of `wave` above the baseline, as named terms.
 
         InputError where the wave isn't of this model, an EP size has no allowance, or, under `strict`, rows are below the
-        smallest fitted batch.
+        smallest fitted batch. On the transformers stack (EP 1, CP 1) no allowance is looked up: but for `outside_bytes` these
+        choices change nothing.
         """
         self._require_model(wave)
+        mode = _mode(mode)
         if wave.stack == "transformers":
             require_shape(wave, self.shape)
             return price_autograd(wave, self.shape, self._book, outside_bytes=outside_bytes)
         options = PriceOptions(
             per_layer=per_layer,
-            mode=_mode(mode),
+            mode=mode,
             strict=strict,
             lower_by_observed=lower_by_observed,
             outside_bytes=outside_bytes,

@@ -60,5 +60,7 @@ def _crc(path: Path, text: str) -> int:
 def _line(root: Node, path: Path) -> int:
     node = root
     for name in path:
+        if isinstance(node.value, dict) and name not in node.value:
+            break  # taken out of the file: what held it
         node = node.value[name]
     return node.line

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from routing.core.errors import InputError
 from routing.core.fields import FieldError
 from routing.core.wave import Adapter, Group, Head, Output, Topology, Wave
 from routing.estimate.autograd import Sizes, instants, peak
@@ -107,6 +108,8 @@ def test_the_largest_wave_is_the_largest(attention):
             "groups[0].gradient: a group without gradient is not priced",
         ),
         ({"gdn_kernels": "fallback"}, "gdn_kernels: fallback, and qwen3-30b-a3b has no GDN layer: leave it out"),
+        ({"held_hybridep_rows": 5}, "held_hybridep_rows: means nothing on the transformers stack"),
+        ({"te_workspaces_held": True}, "te_workspaces_held: means nothing on the transformers stack"),
         ({"groups": wave().groups * 2}, "groups: 2 groups are not priced on the transformers stack; price each by itself"),
     ],
 )
@@ -125,3 +128,24 @@ def test_another_class_is_refused(attention):
 def test_every_term_is_in_the_docs():
     text = (REPOSITORY / "docs" / "estimator.md").read_text()
     assert [name for name in AUTOGRAD_SOURCES if f"`{name}`" not in text] == []
+
+
+def test_linears_left_out_are_priced_and_said():
+    shape = find_shape(MODEL)
+    attention_only = wave(8192, model=MODEL)
+    every = ("in_proj_qkv", "in_proj_z", "out_proj", "gate_proj", "up_proj", "down_proj", *LINEARS)
+    codes = [
+        {
+            one.code
+            for one in Estimator(shape=shape)
+            .price(replace(attention_only, adapter=Adapter(expert_rank=8, targets=targets)))
+            .cautions
+        }
+        for targets in (LINEARS, every, ("experts",))
+    ]
+    assert ["linears_as_all" in found for found in codes] == [True, False, False]
+
+
+def test_an_unknown_mode_is_refused_on_either_stack(attention):
+    with pytest.raises(InputError, match="mode"):
+        Estimator(shape=attention).price(wave(), mode="nonsense")

@@ -1,6 +1,7 @@
 """The GPU script, tried out on the CPU with tiny shapes, in a process without the packages that it may not need."""
 
 import csv
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from pipelines.flex_stages import kept_bytes, padded
-from pipelines.gpu_peak import FIELDS, gdn_kernels, write
+from pipelines.gpu_peak import FIELDS, gdn_kernels
+from pipelines.trace.rows import write_rows
 from routing.core.wave import Stage
 from routing.estimate.executor import executor_rates, retained_bytes
 from routing.store.model_shapes import find_shape
@@ -46,8 +48,26 @@ def test_steps_take_what_their_trace_says(written):
 
 
 def test_kernels_are_named(written):
-    assert {row["gdn_kernels"] for row in written if row["case"] == "tiny hybrid"} == {gdn_kernels()}
+    absent = next((name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None), None)
+    if absent is not None:
+        named = {row["gdn_kernels"] for row in written if row["case"] == "tiny hybrid"}
+        assert named == {f"fallback ({absent} is not there)"}
     assert {row["gdn_kernels"] for row in written if row["case"] != "tiny hybrid"} == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("there", "named"),
+    [
+        ((), "fallback (fla is not there)"),
+        (("fla",), "fallback (causal_conv1d is not there)"),
+        (("causal_conv1d",), "fallback (fla is not there)"),
+        (("fla", "causal_conv1d"), "flash-linear-attention 9.1 fla-core 9.1, causal-conv1d 9.1"),
+    ],
+)
+def test_both_kernels_are_needed(monkeypatch, there, named):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in there else None)
+    monkeypatch.setattr("pipelines.gpu_peak.version", lambda _package: "9.1")
+    assert gdn_kernels() == named
 
 
 def test_flex_rows_stand_beside_the_retention(written):
@@ -68,7 +88,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
     out = tmp_path / "peaks.csv"
     out.write_text("before")
     with pytest.raises(ValueError, match="fields not in fieldnames"):
-        write(out, [{"no such column": 1}])
+        write_rows(out, FIELDS, [{"no such column": 1}])
     assert (out.read_text(), os.listdir(tmp_path)) == ("before", ["peaks.csv"])
 
 

@@ -1,5 +1,7 @@
 """An allowances file reads back as it was written, and anything else in it is refused with its line."""
 
+import re
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -20,6 +22,7 @@ from routing.core.allowance import (
     entries_hash,
 )
 from routing.core.errors import DamagedDataError, InputError, StorageError
+from routing.core.judgement import Level
 from routing.core.observed import ExpertLoad
 from routing.core.shapes import ModelShape
 from routing.store.allowances import read_table, table_text, write_table
@@ -270,6 +273,25 @@ def test_a_line_taken_out_is_refused(tmp_path, removed):
     text = table_text(_table())
     assert removed in text
     assert _refused(tmp_path, text.replace(removed, "", 1), (DamagedDataError, InputError))
+
+
+@pytest.mark.parametrize("field", ["estimate", "stress", "held_out", "seed"])
+def test_a_field_that_may_lack_and_was_taken_out_is_refused(tmp_path, field):
+    """The reader takes an absent one as null: the hash, not a rule, sees that it was there."""
+    level = Level(run="r", label="base", stratum=None, estimate=Decimal("1.2"), low=Decimal("1.1"), high=Decimal("1.3"))
+    table = _table()
+    entry = table.entries[0]
+    policies = tuple(replace(one, seed=5) for one in entry.evidence.policies)
+    evidence = replace(entry.evidence, estimate=level, stress=level, held_out=(), policies=policies)
+    entries = (replace(entry, evidence=evidence), *table.entries[1:])
+    hashed = entries_hash(table.model, table.placement, entries, table.generated)
+    text = table_text(replace(table, entries=entries, content_hash=hashed))
+    shorter, num_cut = re.subn(rf"\n( +){field}: ?(?:5|\[\]|(?:\n\1  .*)+)(?=\n)", "", text)
+    assert num_cut == 1
+    message = _refused(tmp_path, shorter, DamagedDataError)
+    first, last = _line_of(shorter, "- ep: 2"), _line_of(shorter, "- ep: 4")
+    assert "edited by hand" in message
+    assert first <= int(message.split(":")[0]) < last
 
 
 def test_an_entry_taken_out_or_in_is_refused_where_it_lay(tmp_path):
