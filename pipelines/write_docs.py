@@ -1,13 +1,19 @@
-"""`make docs`: writes docs/commands.md and the JSON Schemas from the program itself, so that they can't say something else."""
+"""`make docs`: writes what the program or its tests know of themselves, so that the documents can't say something else.
+
+docs/commands.md and the JSON Schemas come from the program, docs/architectures.md from the families that are tested.
+"""
 
 from pathlib import Path
 
 import typer
 
 from routing.cli.app import app
+from routing.measure.refusals import REASONS
 from routing.store.table_schema import SCHEMA_ID, schema_text
+from tests.measure.families import FAMILIES, NOT_TRIED, NUM_LAYERS, TRIED_WITH
 
 TARGET = Path("docs/commands.md")
+ARCHITECTURES = Path("docs/architectures.md")
 SCHEMAS = Path("data/schemas")
 
 
@@ -36,8 +42,42 @@ def commands_text() -> str:
     return "\n".join(lines)
 
 
+def architectures_text() -> str:
+    """The families whose routing is counted, refused or not tried, as Markdown."""
+    lines = [
+        "# Architectures",
+        "",
+        "Written by `make docs` from the table that `tests/measure/test_families.py` holds against a tiny random model of each",
+        f"family (transformers {TRIED_WITH}, float32, {NUM_LAYERS} layers). Names are the `model_type` of the text part of a",
+        "configuration.",
+        "",
+        f"## Counted: {len(FAMILIES)}",
+        "",
+        "Under each experts implementation named, an expert is counted with just the tokens whose output turns NaN when its",
+        "weights do. Every token has top-k rows in every layer, padding and shared experts none; the layers are those whose",
+        "parameters hold experts; rows padded on the right, without a mask, route as the sequences alone.",
+        "",
+        "| model type | router | tokens mixed by | layers with experts | shared expert | experts implementations |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, family in FAMILIES.items():
+        layers, shared = ", ".join(map(str, family.layers)), "yes" if family.shared else "no"
+        implementations = ", ".join(family.implementations)
+        lines.append(f"| `{name}` | {family.router} | {family.mixer} | {layers} | {shared} | {implementations} |")
+    lines += ["", f"## Refused: {len(REASONS)}", "", "| model type | why |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in REASONS.items()]
+    lines += [
+        "",
+        "Also refused: a configuration with `is_causal` off, and a model whose modules show no argument that we read.",
+    ]
+    lines += ["", f"## Not tried: {len(NOT_TRIED)}", "", "Built only with their vision or audio towers, so without a tiny model:"]
+    lines += ["", ", ".join(f"`{name}`" for name in NOT_TRIED) + ".", ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Writes the files."""
+    ARCHITECTURES.write_text(architectures_text())
     TARGET.write_text(commands_text())
     SCHEMAS.mkdir(exist_ok=True)
     (SCHEMAS / SCHEMA_ID).write_text(schema_text())

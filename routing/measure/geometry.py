@@ -12,6 +12,7 @@ from torch import nn
 from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
 from routing.measure.capture import find_experts
+from routing.measure.refusals import refuse_unproven
 
 _TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_top_k", "moe_k")
 _EXPERT_FFN_NAMES = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size", "ffn_hidden_size")
@@ -28,19 +29,22 @@ class Geometry:
 
 
 def read_geometry(config: Any, *, where: str) -> Geometry:
-    """From the model built on the meta device; InputError where none can be built, or it has no experts."""
+    """From the model built on the meta device; InputError where none can be built, it has no experts, or isn't proven."""
     from transformers import AutoModel
 
+    text = text_config(config)
+    refuse_unproven(config, text, where=where)
     with told_as(f"{where}: no model of this configuration"), torch.device("meta"):
         skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
     experts = find_experts(skeleton)
-    text = text_config(config)
+    parts = (text, *(getattr(text, name) for name in getattr(text, "sub_configs", ())))  # DBRX keeps its experts in a part
 
     def width(names: tuple[str, ...], what: str) -> int:
-        found = next((getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)), None)
+        values = (getattr(part, name, None) for part in parts for name in names)
+        found = next((value for value in values if isinstance(value, int)), None)
         if found is None:
             raise InputError(f"{where}/config.json: no {what} (none of {', '.join(names)})")
-        return int(found)
+        return found
 
     shape = ModelShape(
         num_layers=width(("num_hidden_layers", "n_layers"), "number of layers"),
