@@ -37,7 +37,7 @@ def read_geometry(config: Any, *, where: str) -> Geometry:
     with told_as(f"{where}: no model of this configuration"), torch.device("meta"):
         skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
     experts = find_experts(skeleton)
-    parts = (text, *(getattr(text, name) for name in getattr(text, "sub_configs", ())))  # DBRX keeps its experts in a part
+    parts = (text, *(getattr(text, name, None) for name in getattr(text, "sub_configs", ())))  # DBRX keeps its experts in a part
 
     def width(names: tuple[str, ...], what: str) -> int:
         values = (getattr(part, name, None) for part in parts for name in names)
