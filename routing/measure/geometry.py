@@ -32,7 +32,8 @@ def read_geometry(config: Any, *, where: str) -> Geometry:
     """From the model built on the meta device; InputError where none can be built, it has no experts, or isn't proven."""
     from transformers import AutoModel
 
-    text = text_config(config)
+    with told_as(f"{where}: no model of this configuration"):
+        text = text_config(config)
     refuse_unproven(config, text, where=where)
     with told_as(f"{where}: no model of this configuration"), torch.device("meta"):
         skeleton = text_decoder(AutoModel.from_config(config, trust_remote_code=False))  # type: ignore[no-untyped-call]
