@@ -97,13 +97,15 @@ def test_batches_without_spread_are_their_own_level(small):
 
 def test_the_level_of_a_gumbel_law_is_found():
     # location 1.2, scale 0.05: passed once in 1,000 at 1.2 - 0.05 ln(-ln 0.999) = 1.2 + 0.05 x 6.9073 = 1.5454.
-    sample = stats.gumbel_r.rvs(loc=1.2, scale=0.05, size=(200_000, 1), random_state=5)
+    sample = stats.gumbel_r.rvs(loc=1.2, scale=0.05, size=(1, 200_000), random_state=5)
     assert gumbel.levels(sample)[0] == pytest.approx(1.5454, abs=0.003)
 
 
 def test_thin_counts_do_not_carry_the_rule():
-    counts = random_counts(1, num_segments=200, num_units=30)
-    assert not strat_boot.is_enough(9, counts) or len(counts.own_units) < strat_boot.MIN_UNITS
+    counts = _world(np.random.default_rng(1), 20)
+    assert strat_boot.is_enough(10, counts)
+    assert not strat_boot.is_enough(9, counts)
+    assert not strat_boot.is_enough(10, _world(np.random.default_rng(1), 19))
     assert not strat_boot.is_enough(500, random_counts(1, num_units=19))
     assert not strat_boot.is_enough(500, random_counts(1, num_units=1))
 
