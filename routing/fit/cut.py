@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from routing.fit.counts import Booleans, Floats, Integers
+from routing.fit.counts import Booleans, Integers
 from routing.fit.layout import Bits, Layout, before, ranges
 
 
@@ -19,13 +19,13 @@ class Cut:
     """The full batches of every stream, by stream and then as they come.
 
     `window` is the step that a batch inside one unit begins at, else -1. The rows of `own` and `shared` are the batches without
-    a window: how often each row of `layout.own_rows` and each shared segment is part of them.
+    a window: how often each row of `layout.own_rows`, and whether each shared segment, is part of them.
     """
 
     stream: Integers
     window: Integers
     own: sparse.csr_array
-    shared: sparse.csr_array
+    shared: Booleans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,14 +143,14 @@ class _Cutter:
 
 
 def _joined(layout: Layout, units_D: Integers, closed: list[_Closed]) -> Cut:
-    """All batches by stream, their parts as two sparse matrices."""
+    """All batches by stream, their parts as two matrices, few of many rows and many of few."""
     columns = {name: np.concatenate([getattr(one, name) for one in closed]) for name in _Closed.__slots__}
     order = np.argsort(columns["stream"], kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     crossing = columns["window"] < 0
     tail, begin, end, head = (columns[name][crossing] for name in ("tail", "begin", "end", "head"))
     indptr = before(2 + end - begin)
-    indices = np.empty(indptr[-1], dtype=np.int64)
+    indices = np.empty(indptr[-1], dtype=np.int32)
     indices[indptr[:-1]] = tail
     indices[indptr[1:] - 1] = layout.num_steps + head
     row, draw = ranges(begin, end)
@@ -158,10 +158,4 @@ def _joined(layout: Layout, units_D: Integers, closed: list[_Closed]) -> Cut:
     shape = (len(tail), 2 * layout.num_steps)
     own = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
     met = layout.unpacked(columns["bits_W"][crossing])
-    row, shared = np.nonzero(met)
-    shape = met.shape
-    ones: Floats = np.ones(len(row))
-    indptr = before(np.count_nonzero(met, axis=1))
-    return Cut(
-        stream=columns["stream"], window=columns["window"], own=own, shared=sparse.csr_array((ones, shared, indptr), shape=shape)
-    )
+    return Cut(stream=columns["stream"], window=columns["window"], own=own, shared=met)

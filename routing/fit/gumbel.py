@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def levels(sample: Floats) -> Floats:
-    """The level of each column of `sample`, batches along the first axis; a column without any spread is its own level."""
-    first, second = stats.lmoment(sample, order=[1, 2], axis=0)
+    """The level of each row of `sample`, batches along the last axis; a row without any spread is its own level."""
+    first, second = stats.lmoment(np.sort(sample, axis=-1), order=[1, 2], axis=-1, sorted=True)
     scale = np.maximum(second, 0) / np.log(2)
     location = first - np.euler_gamma * scale
     found = stats.gumbel_r.isf(PASSED, loc=location, scale=np.where(scale > 0, scale, 1))

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from routing.fit import gumbel
-from routing.fit.counts import Counts, Floats, Integers
+from routing.fit.counts import Booleans, Counts, Floats, Integers
 from routing.fit.cut import Cut, cut_streams
 from routing.fit.layout import Layout, lay_out, own_rows, window_ends, window_parts
 
@@ -21,6 +21,7 @@ NUM_POOLS = 200
 _BATCHES_PER_STREAM = 50
 _LEAST_DRAWS = 16  # a stream's first batch begins where a unit begins, which few batches do
 _FLOATS_AT_ONCE = 8_000_000
+_FLOATS_IN_CACHE = 100_000  # loads of a few hundred batches: what is summed and compared several times stays close
 _DRAWS_AT_ONCE = 1_000_000
 
 
@@ -54,8 +55,9 @@ class _Sampler:
         self.ends_P = window_ends(layout, batch_tokens)
         self.own_X, self.shared_X = own_rows(layout, loads_SX), loads_SX[layout.shared_segments_X]
         windows = window_parts(layout, self.ends_P, num_segments=len(loads_SX))
-        self.windows_PNC = np.zeros((layout.num_steps, len(eps), self.num_columns))
-        self.windows_PNC[self.ends_P >= 0] = self._imbalances((windows, loads_SX))
+        none = np.zeros((windows.shape[0], 0), dtype=np.bool_)
+        self.windows_NCP = np.zeros((len(eps), self.num_columns, layout.num_steps))
+        self.windows_NCP[:, :, self.ends_P >= 0] = self._imbalances(windows, loads_SX, none, loads_SX[:0])
         consumed = batch_tokens + layout.tokens_P.mean() / 2
         self.num_draws = max(_LEAST_DRAWS, int(np.ceil(_BATCHES_PER_STREAM * consumed / layout.own_tokens_U.mean())))
         self.num_streams = int(np.ceil(1.1 * NUM_BATCHES * consumed / layout.own_tokens_U.mean() / self.num_draws))
@@ -66,7 +68,7 @@ class _Sampler:
         return 1 + (self.blocks_layers[1] if self.by_layer else 0)
 
     def samples(self, pools_GU: Integers, rng: np.random.Generator) -> Iterator[Floats]:
-        """Imbalances [batch, EP size, column] of each pool, NUM_BATCHES of each."""
+        """Imbalances [EP size, column, batch] of each pool, NUM_BATCHES of each."""
         sizes = (
             self.num_draws * self.num_streams,
             NUM_BATCHES * len(self.layout.shared_tokens_X) // 8,
@@ -88,41 +90,59 @@ class _Sampler:
             imbalances = self.imbalances(cut)
             bounds = np.searchsorted(pool_K[cut.stream], np.append(missing, len(pools_GU)))
             for place, pool in enumerate(missing.tolist()):
-                found[pool].append(imbalances[bounds[place] : bounds[place + 1]])
-            missing = np.array([pool for pool in missing.tolist() if sum(map(len, found[pool])) < NUM_BATCHES], dtype=np.int64)
+                found[pool].append(imbalances[:, :, bounds[place] : bounds[place + 1]])
+            missing = np.array([pool for pool in missing.tolist() if _num(found[pool]) < NUM_BATCHES], dtype=np.int64)
             num_streams = max(1, num_streams // 8)
         for parts in found:
-            yield np.concatenate(parts)[:NUM_BATCHES]
+            yield np.concatenate(parts, axis=-1)[:, :, :NUM_BATCHES]
 
     def imbalances(self, cut: Cut) -> Floats:
-        """[batch, EP size, column] of every batch of `cut`."""
+        """[EP size, column, batch] of every batch of `cut`."""
         crossing = cut.window < 0
-        found = self.windows_PNC[np.maximum(cut.window, 0)]
-        found[crossing] = self._imbalances((cut.own, self.own_X), (cut.shared, self.shared_X))
+        found = self._imbalances(cut.own, self.own_X, cut.shared, self.shared_X)
+        if crossing.all():
+            return found
+        every = self.windows_NCP[:, :, np.maximum(cut.window, 0)]
+        every[:, :, crossing] = found
+        return every
+
+    def _imbalances(self, own: sparse.csr_array, own_X: Floats, shared: Booleans, shared_X: Floats) -> Floats:
+        """Of batches whose loads are the sum of both matrix products."""
+        found = np.empty((len(self.eps), self.num_columns, len(shared)))
+        step = max(1, _FLOATS_IN_CACHE // max(1, own_X.shape[1]))
+        for start in range(0, len(shared), step):
+            stop = min(len(shared), start + step)
+            loads_NX = np.asarray(_rows(own, start, stop) @ own_X)
+            if len(shared_X):
+                loads_NX += shared[start:stop].astype(np.float64) @ shared_X
+            loads_BLN = np.ascontiguousarray(loads_NX.T).reshape(*self.blocks_layers, -1)
+            self._of_loads(loads_BLN, found[:, :, start:stop])
         return found
 
-    def _imbalances(self, *products: tuple[sparse.csr_array, Floats]) -> Floats:
-        """Of batches whose loads are the sum of these matrix products."""
-        num_rows = products[0][0].shape[0]
-        found = np.empty((num_rows, len(self.eps), self.num_columns))
-        step = max(1, _FLOATS_AT_ONCE // max(1, products[0][1].shape[1]))
-        for start in range(0, num_rows, step):
-            loads_NX = np.asarray(sum(parts[start : start + step] @ rows_X for parts, rows_X in products))
-            found[start : start + step] = self._of_loads(loads_NX.reshape(-1, *self.blocks_layers))
-        return found
+    def _of_loads(self, loads_BLN: Floats, found: Floats) -> None:
+        """Into `found`: busiest rank x EP size / rows, per layer, and the worst of the layers before them.
 
-    def _of_loads(self, loads_NBL: Floats) -> Floats:
-        """Busiest rank x EP size / rows, per layer, and the worst of the layers before them."""
-        num, blocks, layers = loads_NBL.shape
-        rows_NL = loads_NBL.sum(axis=1)
-        found = np.empty((num, len(self.eps), self.num_columns))
+        Batches are the last axis, where neighbours in memory are.
+        """
+        blocks = len(loads_BLN)
+        rows_LN = loads_BLN.sum(axis=0)
         for place, ep in enumerate(self.eps):
-            busiest_NL = loads_NBL.reshape(num, ep, blocks // ep, layers).sum(axis=2).max(axis=1)
-            ratios_NL = busiest_NL * ep / rows_NL
-            found[:, place, 0] = ratios_NL.max(axis=1)
+            ranks = loads_BLN.reshape(ep, blocks // ep, *loads_BLN.shape[1:])
+            ratios_LN = ranks.sum(axis=1).max(axis=0) * ep / rows_LN
+            found[place, 0] = ratios_LN.max(axis=0)
             if self.by_layer:
-                found[:, place, 1:] = ratios_NL
-        return found
+                found[place, 1:] = ratios_LN
+
+
+def _num(found: Sequence[Floats]) -> int:
+    return sum(part.shape[-1] for part in found)
+
+
+def _rows(parts: sparse.csr_array, start: int, stop: int) -> sparse.csr_array:
+    """Neighbouring rows, as views."""
+    begin, end = parts.indptr[start], parts.indptr[stop]
+    indptr = parts.indptr[start : stop + 1] - begin
+    return sparse.csr_array((parts.data[begin:end], parts.indices[begin:end], indptr), shape=(stop - start, parts.shape[1]))
 
 
 def _pools(layout: Layout, rng: np.random.Generator) -> Integers:

@@ -44,6 +44,14 @@ def held_out_warnings(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
             yield f"not_validated: {run.run}: {above} of {of} held-out batches are above what the other half of its units allows"
 
 
+def validated_sentences(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
+    """Said of a run only where no held-out batch of either half of its units is above."""
+    for run in cell.runs:
+        halves = [one for one in held_out if (one.run, one.kind) == (run.run, "units")]
+        if halves and all(one.num_batches and not one.num_above for one in halves):
+            yield f"{run.label}: validated on either half of its units against the other; that is no proof."
+
+
 def more_units_sentence(label: str, num_batches: int, num_units: int) -> str:
     """How many more units would cover 95% and 99% of batches at 95% confidence, at as many batches a unit."""
     lacking = [
@@ -61,7 +69,7 @@ def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()
     if cell.is_resampled:
         sentences += [more_units_sentence(run.label, len(worsts.worsts), len(worsts.units)) for run, worsts in counted]
     sentences += [held_out_sentence(one, cell.batch_tokens) for one in held_out]
-    return (*sentences, ceiling_sentence(ceiling))
+    return (*sentences, *validated_sentences(held_out, cell), ceiling_sentence(ceiling))
 
 
 def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units: int | None) -> str:
