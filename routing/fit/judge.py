@@ -1,7 +1,7 @@
-"""Fitted without a part of the counts, then held against that part: half of the units both ways, and each policy.
+"""Fitted without a part of the counts, then held against that part: half of the units both ways, each stratum, each policy.
 
-The rule is the one of the fit, applied to what is left. Where too little is left for `strat-boot-v1` it is `headroom-v1`, and
-the answer says so.
+The rule is the one of the fit, applied to what is left, over fewer pools. Where too little is left for `strat-boot-v1` it is
+`headroom-v1`, and the answer says so.
 """
 
 import hashlib
@@ -9,17 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from types import MappingProxyType
+from typing import Literal
 
 from routing.core.judgement import HeldOut, HeldOutBatch
 from routing.core.observed import BatchWorst, MeasuredRun
 from routing.fit import headroom, strat_boot
 from routing.fit.counts import Counts
 from routing.fit.recut import RealBatches, real_batches
+from routing.fit.resample import Levels
 from routing.fit.steps import Place, Raw, stepped
-from routing.fit.strat_boot import is_enough, resample
+from routing.fit.strat_boot import Resampled, is_enough, resample
 
 NUM_LISTED = 20
 MIN_FITTED_BATCHES = 2
+Kind = Literal["units", "policy", "stratum"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +48,24 @@ def judged_halves(
         yield from hold(run, fitted, {size: batches[size] for size in sizes}, kind="units", part=part)
 
 
+def judged_strata(
+    run: MeasuredRun, counts: Counts, levels: Mapping[int, Resampled], *, eps: Sequence[int]
+) -> Iterator[tuple[Place, HeldOut]]:
+    """Each stratum of the run held against the fit on its others; nothing at a size that no batch of the stratum fills.
+
+    `levels` are the run's own by batch size: what they say inside each of the others holds without the one left out, too.
+    Strata may hold the same units (other agents at the same tasks), which stay in the fit.
+    """
+    names = counts.strata if len(counts.strata) > 1 else ()
+    for name in names:
+        left_out, others = counts.of_strata(frozenset([name])), counts.of_strata(frozenset(names) - {name})
+        batches = {size: real_batches(left_out, batch_tokens=size, eps=eps) for size in levels}
+        held = {size: found for size, found in batches.items() if found.num_batches}
+        known = {size: levels[size].strata for size in held}
+        fitted = _fit(run, others, sizes=tuple(held), eps=eps, known=known)
+        yield from hold(run, fitted, held, kind="stratum", part=f"stratum {name}")
+
+
 def halves_of(names: frozenset[str], content_hash: str) -> tuple[frozenset[str], frozenset[str]]:
     """Every second unit in an order that the run's own hash gives."""
     ordered = sorted(names, key=lambda name: hashlib.sha256(f"{content_hash}:{name}".encode()).hexdigest())
@@ -51,7 +73,7 @@ def halves_of(names: frozenset[str], content_hash: str) -> tuple[frozenset[str],
 
 
 def hold(
-    run: MeasuredRun, fitted: Fitted, batches: Mapping[int, RealBatches], *, kind: str, part: str
+    run: MeasuredRun, fitted: Fitted, batches: Mapping[int, RealBatches], *, kind: Kind, part: str
 ) -> Iterator[tuple[Place, HeldOut]]:
     """Every fitted place against the held-out batches of its size, counted exactly."""
     allowed = stepped(fitted.raws, num_experts=run.shape.num_experts, top_k=run.shape.top_k)
@@ -63,7 +85,7 @@ def hold(
         yield (
             (size, ep),
             HeldOut(
-                kind="policy" if kind == "policy" else "units",
+                kind=kind,
                 run=run.run,
                 label=run.label,
                 part=part,
@@ -79,12 +101,19 @@ def hold(
 
 def held_out_sentence(one: HeldOut, batch_tokens: int) -> str:
     """What the held-out batches say; validated only where none of them is above."""
-    what = f"{one.label}, held out {one.part}" if one.kind == "units" else f"{one.label}, held out as a policy"
+    what = f"{one.label}, held out as a policy" if one.kind == "policy" else f"{one.label}, held out {one.part}"
     said = f"{one.num_above} of {one.num_batches} batches of {batch_tokens} tokens above {one.allowance} ({one.method})"
     return f"{what}: {said}{'; not validated' if one.num_above else ''}."
 
 
-def _fit(run: MeasuredRun, counts: Counts, *, sizes: Sequence[int], eps: Sequence[int]) -> Fitted:
+def _fit(
+    run: MeasuredRun,
+    counts: Counts,
+    *,
+    sizes: Sequence[int],
+    eps: Sequence[int],
+    known: Mapping[int, Mapping[str, Levels]] = MappingProxyType({}),
+) -> Fitted:
     raws: dict[Place, Raw] = {}
     methods: dict[int, str] = {}
     for size in sizes:
@@ -93,7 +122,15 @@ def _fit(run: MeasuredRun, counts: Counts, *, sizes: Sequence[int], eps: Sequenc
             continue
         if is_enough(seen.num_batches, counts):
             methods[size] = strat_boot.METHOD
-            levels = resample(counts, batch_tokens=size, eps=eps, by_layer=False, content_hash=run.content_hash or "")
+            levels = resample(
+                counts,
+                batch_tokens=size,
+                eps=eps,
+                by_layer=False,
+                content_hash=run.content_hash or "",
+                is_judged=True,
+                known=known.get(size, {}),
+            )
             found = {ep: levels.bound(ep, None) for ep in eps}
         else:
             methods[size] = headroom.METHOD

@@ -18,6 +18,7 @@ from routing.fit.layout import Layout, lay_out, own_rows, window_ends, window_pa
 
 NUM_BATCHES = 2_000
 NUM_POOLS = 200
+JUDGED_POOLS = 50  # of a fit that is only held against what it left out: its 97.5% point is noisier, no bound of an entry
 _BATCHES_PER_STREAM = 50
 _LEAST_DRAWS = 16  # a stream's first batch begins where a unit begins, which few batches do
 _FLOATS_AT_ONCE = 8_000_000
@@ -34,12 +35,18 @@ class Levels:
     high_NC: Floats
 
 
-def resampled_levels(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, seed: int) -> Levels:
-    """Each EP size divides the number of blocks; some unit has tokens of its own. The same seed gives the same bytes."""
+def resampled_levels(
+    counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, seed: int, is_judged: bool = False
+) -> Levels:
+    """Each EP size divides the number of blocks; some unit has tokens of its own. The same seed gives the same bytes.
+
+    `is_judged` takes JUDGED_POOLS.
+    """
+    num_pools = min(NUM_POOLS, JUDGED_POOLS) if is_judged else NUM_POOLS
     layout = lay_out(counts)
     sampler = _Sampler(counts, layout, batch_tokens=batch_tokens, eps=eps, by_layer=by_layer)
     rng = np.random.default_rng([seed, batch_tokens])
-    pools = np.concatenate([np.arange(layout.num_units)[None], _pools(layout, rng)])
+    pools = np.concatenate([np.arange(layout.num_units)[None], _pools(layout, num_pools, rng)])
     found = np.stack([gumbel.levels(sample) for sample in sampler.samples(pools, rng)])
     low, high = gumbel.interval(found[1:])
     return Levels(estimate_NC=found[0], low_NC=low, high_NC=high)
@@ -145,9 +152,9 @@ def _rows(parts: sparse.csr_array, start: int, stop: int) -> sparse.csr_array:
     return sparse.csr_array((parts.data[begin:end], parts.indices[begin:end], indptr), shape=(stop - start, parts.shape[1]))
 
 
-def _pools(layout: Layout, rng: np.random.Generator) -> Integers:
-    """NUM_POOLS draws of as many units as there are; a pool without a token of its own fills no batch and is drawn again."""
-    pools_GU = rng.integers(0, layout.num_units, (NUM_POOLS, layout.num_units))
+def _pools(layout: Layout, num_pools: int, rng: np.random.Generator) -> Integers:
+    """Draws of as many units as there are; a pool without a token of its own fills no batch and is drawn again."""
+    pools_GU = rng.integers(0, layout.num_units, (num_pools, layout.num_units))
     while len(empty := np.flatnonzero(layout.own_tokens_U[pools_GU].sum(axis=1) == 0)):
         pools_GU[empty] = rng.integers(0, layout.num_units, (len(empty), layout.num_units))
     return pools_GU

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from types import MappingProxyType
 
 from routing.core.allowance import Parameter
 from routing.core.judgement import Level
 from routing.core.observed import MeasuredRun
 from routing.fit import gumbel
 from routing.fit.counts import Counts
-from routing.fit.resample import NUM_BATCHES, NUM_POOLS, Levels, resampled_levels
+from routing.fit.resample import JUDGED_POOLS, NUM_BATCHES, NUM_POOLS, Levels, resampled_levels
 from routing.fit.steps import Raw
 
 METHOD = "strat-boot-v1"
 RESAMPLED: dict[str, Parameter] = {
     "resampled_batches": NUM_BATCHES,
     "resampled_pools": NUM_POOLS,
+    "resampled_pools_of_held_out_fits": JUDGED_POOLS,
     "level_passed_with_probability": Decimal(repr(gumbel.PASSED)),
     "interval": Decimal(repr(gumbel.INTERVAL)),
 }
@@ -84,9 +86,21 @@ def is_enough(num_batches: int, counts: Counts) -> bool:
     return num_batches >= MIN_BATCHES and len(counts.own_units) >= MIN_UNITS
 
 
-def resample(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, content_hash: str) -> Resampled:
-    """The levels of counts that are enough. With a single stratum there is no stress: the mix is that stratum."""
-    asked = partial(resampled_levels, batch_tokens=batch_tokens, eps=tuple(eps), by_layer=by_layer)
+def resample(
+    counts: Counts,
+    *,
+    batch_tokens: int,
+    eps: Sequence[int],
+    by_layer: bool,
+    content_hash: str,
+    is_judged: bool = False,
+    known: Mapping[str, Levels] = MappingProxyType({}),
+) -> Resampled:
+    """The levels of counts that are enough. With a single stratum there is no stress: the mix is that stratum.
+
+    `known` are levels of whole strata that these counts hold too, made with the same hash.
+    """
+    asked = partial(resampled_levels, batch_tokens=batch_tokens, eps=tuple(eps), by_layer=by_layer, is_judged=is_judged)
     strata: dict[str, Levels] = {}
     thin = []
     for name in counts.strata if len(counts.strata) > 1 else ():
@@ -94,7 +108,7 @@ def resample(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer:
         if len(part.own_units) < MIN_UNITS or part.num_tokens_packed < batch_tokens:
             thin.append(name)
         else:
-            strata[name] = asked(part, seed=seed_of(content_hash, name))
+            strata[name] = known[name] if name in known else asked(part, seed=seed_of(content_hash, name))
     return Resampled(
         eps=tuple(eps),
         layers=counts.layers,

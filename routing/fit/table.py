@@ -24,7 +24,7 @@ from routing.fit.cell import Cell
 from routing.fit.counts import Counts
 from routing.fit.evidence import counted_evidence, proven_evidence
 from routing.fit.headroom import HEADROOM
-from routing.fit.judge import Fitted, hold, judged_halves
+from routing.fit.judge import Fitted, hold, judged_halves, judged_strata
 from routing.fit.recut import real_batches
 from routing.fit.steps import Place, stepped
 from routing.fit.strat_boot import RESAMPLED, Resampled, is_enough, resample
@@ -149,12 +149,14 @@ def _is_fitted(cell: Cell) -> bool:
 
 
 def _held_out(runs: Sequence[MeasuredRun], counts: Sequence[Counts], cells: Sequence[Cell]) -> dict[Place, list[HeldOut]]:
-    """Halves of each run that was resampled at some size, then each policy against the fit of the others."""
+    """Halves and strata of each run that was resampled, then each policy against the fit of the others."""
     found: dict[Place, list[HeldOut]] = {}
     eps = sorted({cell.ep for cell in cells})
     resampled = sorted({cell.batch_tokens for cell in cells if cell.is_resampled}, reverse=True)
-    for run, of_run in zip(runs, counts, strict=False):
-        for place, one in judged_halves(run, of_run, sizes=resampled, eps=eps) if resampled else ():
+    for number, (run, of_run) in enumerate(zip(runs, counts, strict=False)):
+        levels = {cell.batch_tokens: known for cell in cells if (known := cell.resampled[number]) is not None}
+        halves = judged_halves(run, of_run, sizes=resampled, eps=eps) if resampled else ()
+        for place, one in (*halves, *judged_strata(run, of_run, levels, eps=eps)):
             found.setdefault(place, []).append(one)
     for left_out, (run, of_run) in enumerate(zip(runs, counts, strict=False)):
         others = [cell.without(left_out) for cell in cells if cell.batch_tokens in resampled]

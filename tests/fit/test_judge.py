@@ -182,3 +182,21 @@ def test_the_order_of_runs_changes_no_allowance_and_no_judgement():
         for ordered in (pairs, pairs[::-1])
     ]
     assert found[0] == found[1]
+
+
+def test_a_stratum_unlike_the_others_is_named_by_the_fit_without_it():
+    # Odd numbers are stratum 1; unit 5 alone is unlike the others.
+    counts = _counts(odd=(5,), strata=2)
+    entries = _table((_run(counts), counts)).entries
+    assert [(entry.ep, entry.batch_tokens) for entry in entries] == [(2, 10), (4, 10)]
+    for entry, factor in zip(entries, (Decimal("2.0"), Decimal("4.0")), strict=True):
+        first, second = (one for one in entry.evidence.held_out if one.kind == "stratum")
+        assert (first.part, first.num_above, first.num_batches) == ("stratum file-0", 0, 24)
+        assert (second.part, second.num_above, second.num_batches, second.worst) == ("stratum file-1", 1, 24, factor)
+        assert [(listed.batch, listed.layer, listed.imbalance) for listed in second.above] == [(2, 3, factor)]  # 1, 3, 5
+        assert any("held out stratum file-1: 1 of 24" in sentence for sentence in entry.evidence.coverage)
+
+
+def test_one_stratum_is_not_left_out():
+    counts = _counts()
+    assert {one.kind for one in _table((_run(counts), counts)).entries[0].evidence.held_out} == {"units"}
