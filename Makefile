@@ -34,6 +34,7 @@ test: lint
 bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
 	$(BIN)/python -m pipelines.bench_estimate
+	$(BIN)/python -m pipelines.bench_fit
 
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid

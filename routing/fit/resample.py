@@ -36,18 +36,17 @@ class Levels:
 
 
 def resampled_levels(
-    counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, seed: int, is_judged: bool = False
+    counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_layer: bool, seed: int, num_pools: int | None = None
 ) -> Levels:
     """Each EP size divides the number of blocks; some unit has tokens of its own. The same seed gives the same bytes.
 
-    `is_judged` takes JUDGED_POOLS.
+    `num_pools` is NUM_POOLS unless told.
     """
-    num_pools = min(NUM_POOLS, JUDGED_POOLS) if is_judged else NUM_POOLS
     layout = lay_out(counts)
     sampler = _Sampler(counts, layout, batch_tokens=batch_tokens, eps=eps, by_layer=by_layer)
     rng = np.random.default_rng([seed, batch_tokens])
-    pools = np.concatenate([np.arange(layout.num_units)[None], _pools(layout, num_pools, rng)])
-    found = np.stack([gumbel.levels(sample) for sample in sampler.samples(pools, rng)])
+    pools = np.concatenate([np.arange(layout.num_units)[None], _pools(layout, num_pools or NUM_POOLS, rng)])
+    found = np.concatenate([gumbel.levels(samples) for samples in sampler.samples(pools, rng)])
     low, high = gumbel.interval(found[1:])
     return Levels(estimate_NC=found[0], low_NC=low, high_NC=high)
 
@@ -75,7 +74,7 @@ class _Sampler:
         return 1 + (self.blocks_layers[1] if self.by_layer else 0)
 
     def samples(self, pools_GU: Integers, rng: np.random.Generator) -> Iterator[Floats]:
-        """Imbalances [EP size, column, batch] of each pool, NUM_BATCHES of each."""
+        """Imbalances [pool, EP size, column, batch] of some pools at a time, NUM_BATCHES of each."""
         sizes = (
             self.num_draws * self.num_streams,
             NUM_BATCHES * len(self.layout.shared_tokens_X) // 8,
@@ -84,9 +83,9 @@ class _Sampler:
         limits = (_DRAWS_AT_ONCE, _FLOATS_AT_ONCE, _FLOATS_AT_ONCE)
         step = max(1, min(limit // max(1, size) for limit, size in zip(limits, sizes, strict=True)))
         for start in range(0, len(pools_GU), step):
-            yield from self._of_pools(pools_GU[start : start + step], rng)
+            yield self._of_pools(pools_GU[start : start + step], rng)
 
-    def _of_pools(self, pools_GU: Integers, rng: np.random.Generator) -> Iterator[Floats]:
+    def _of_pools(self, pools_GU: Integers, rng: np.random.Generator) -> Floats:
         found: list[list[Floats]] = [[] for _ in pools_GU]
         missing = np.arange(len(pools_GU))
         num_streams = self.num_streams
@@ -100,8 +99,7 @@ class _Sampler:
                 found[pool].append(imbalances[:, :, bounds[place] : bounds[place + 1]])
             missing = np.array([pool for pool in missing.tolist() if _num(found[pool]) < NUM_BATCHES], dtype=np.int64)
             num_streams = max(1, num_streams // 8)
-        for parts in found:
-            yield np.concatenate(parts, axis=-1)[:, :, :NUM_BATCHES]
+        return np.stack([np.concatenate(parts, axis=-1)[:, :, :NUM_BATCHES] for parts in found])
 
     def imbalances(self, cut: Cut) -> Floats:
         """[EP size, column, batch] of every batch of `cut`."""
