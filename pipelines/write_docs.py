@@ -9,7 +9,7 @@ import typer
 
 from routing.cli.app import app
 from routing.measure.refusals import REASONS
-from routing.store.table_schema import SCHEMA_ID, schema_text
+from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, schema_text
 from tests.measure.families import FAMILIES, TRIED_WITH
 from tests.measure.tiny import NUM_LAYERS
 
@@ -81,6 +81,7 @@ def main() -> None:
     TARGET.write_text(commands_text())
     SCHEMAS.mkdir(exist_ok=True)
     (SCHEMAS / SCHEMA_ID).write_text(schema_text())
+    (SCHEMAS / PLAN_SCHEMA_ID).write_text(plan_schema_text())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from routing.core.allowance import Entry, Layer, PolicyEvidence, decimal_text
 from routing.core.observed import BatchWorst
 from routing.core.units import format_size
 
+NOTHING_CHANGED = "nothing was changed, fit again with these runs"
 Outcome = Literal["holds", "exceeded", "proven", "unmeasured"]
 
 
@@ -134,10 +135,12 @@ def evidence_fault(comparison: Comparison) -> str | None:
     )
 
 
-def failure(where: str, comparisons: Sequence[Comparison], proposals: Sequence[Proposal]) -> str | None:
+def failure(
+    where: str, comparisons: Sequence[Comparison], proposals: Sequence[Proposal], *, next_step: str = NOTHING_CHANGED
+) -> str | None:
     """One line for whoever runs the check: how many allowances are passed, the furthest, what to do next; None where all hold.
 
-    `where` names the table.
+    `where` names the table, `next_step` says what to do.
     """
     passed = [one for one in comparisons if one.above]
     if not passed:
@@ -148,10 +151,8 @@ def failure(where: str, comparisons: Sequence[Comparison], proposals: Sequence[P
     hint = f"; proposed {decimal_text(proposed)}" if proposed is not None else ""
     factors = f"{float(_imbalance(worst)):.6f} against {decimal_text(worst.entry.allowance)}"
     place = f"policy '{worst.identity.label}' (run {worst.identity.run}), layer {most.layer}, batch {most.batch}"
-    return (
-        f"{where}: {_entries([one.entry for one in passed])} passed, the furthest at {worst.where}: {factors}, {place}{hint}; "
-        "nothing was changed, fit again with these runs"
-    )
+    passed_entries = _entries([one.entry for one in passed])
+    return f"{where}: {passed_entries} passed, the furthest at {worst.where}: {factors}, {place}{hint}; {next_step}"
 
 
 def nothing_said(where: str, comparisons: Sequence[Comparison]) -> str | None:

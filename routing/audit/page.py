@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from routing.audit import words
 from routing.audit.claims import Comparison, imbalance_of
 from routing.audit.facts import EntryFacts, Facts, RunFacts
 from routing.audit.figures import figures, reference_size
@@ -72,16 +73,4 @@ def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:
 
 def binding(one: EntryFacts) -> str:
     """What made the allowance as large as it is, in words."""
-    binds = one.entry.evidence.binds
-    if binds.startswith("ep="):
-        return f"the allowance at EP {binds.removeprefix('ep=')}"
-    if binds.startswith("batch_tokens="):
-        return f"the allowance at batches of {binds.removeprefix('batch_tokens=')} tokens"
-    words = {
-        "core": "observed worst with headroom",
-        "floor": "a floor from outside",
-        "ceiling": "the proven ceiling",
-        "observed": "the largest imbalance seen",
-        "resampled": "resampled batches of all strata",
-    }
-    return words.get(binds, binds)
+    return words.binding(one.entry.evidence.binds)

@@ -50,6 +50,22 @@ def number_of(value: int, one: str, several: str | None = None) -> str:
     return f"{value:,} {one if value == 1 else several or one + 's'}"
 
 
+def binding(binds: str) -> str:
+    """What an entry's evidence says made the allowance as large as it is."""
+    if binds.startswith("ep="):
+        return f"the allowance at EP {binds.removeprefix('ep=')}"
+    if binds.startswith("batch_tokens="):
+        return f"the allowance at batches of {binds.removeprefix('batch_tokens=')} tokens"
+    words = {
+        "core": "observed worst with headroom",
+        "floor": "a floor from outside",
+        "ceiling": "the proven ceiling",
+        "observed": "the largest imbalance seen",
+        "resampled": "resampled batches of all strata",
+    }
+    return words.get(binds, binds)
+
+
 def distinct_names(names: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """A name for each (label, run): the label, with the run where labels repeat, with its place where both do."""
     labels = [label for label, _ in names]

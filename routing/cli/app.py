@@ -1,7 +1,6 @@
 """Verbs, flags and exit codes. Results go to stdout (`--json` for machines), progress and warnings to stderr."""
 
 import io
-import os
 import re
 import signal
 import sys
@@ -12,8 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, reporting, tables
-from routing.cli.common import Json, Runs, print_answer, warn
+from routing.cli import estimating, refreshing, reporting, tables
+from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.units import parse_size, parse_size_list
@@ -60,7 +59,7 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Run a policy over a corpus and count the rows that each expert of each MoE layer receives. Resumes by itself."""
-    _quiet_transformers()
+    quiet_transformers()
     from routing.stages.begin import MeasureRequest
 
     request = MeasureRequest(
@@ -163,14 +162,9 @@ def show(
             raise answer.failure
 
 
-def _quiet_transformers() -> None:
-    """Keeps transformers' bars and advice from between ours; what it would say of absent kernels is in the manifest."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
 app.command()(reporting.report)
 app.command()(reporting.check)
+app.command()(refreshing.refresh)
 app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)
@@ -230,7 +224,7 @@ def main() -> None:
         sys.argv.append("--help")
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _interrupt)
-    if sys.argv[1:2] != ["measure"]:  # whose hub downloads need a broken connection to be an error
+    if sys.argv[1:2] not in (["measure"], ["refresh"]):  # whose hub downloads need a broken connection to be an error
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader who leaves early ends us as it ends any tool
     try:
         exit_code = app(standalone_mode=False)

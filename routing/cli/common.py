@@ -1,6 +1,7 @@
 """What the verbs share: arguments that mean the same everywhere, answers to stdout, warnings to stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,3 +26,9 @@ def warn(warnings: Iterable[str]) -> None:
     """One line each on stderr."""
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
+
+
+def quiet_transformers() -> None:
+    """Keeps transformers' bars and advice from between ours; what it would say of absent kernels is in the manifest."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -47,14 +47,15 @@ def check(
 
     checked = check_stage(table, runs)
     warn(checked.warnings)
-    print_answer(checked.answer, as_json, _show_check)
+    print_answer(checked.answer, as_json, show_check)
     if checked.failure is not None:
         raise CheckFailedError(checked.failure)
     if checked.nothing_said is not None:
         raise InputError(checked.nothing_said)
 
 
-def _show_check(checked: dict[str, Any]) -> None:
+def show_check(checked: dict[str, Any]) -> None:
+    """What was compared, what is above, what to plan with instead."""
     title = "every run against every allowance; imbalance = busiest rank / even share (1.0 is even), indices are 0-based"
     _print(title, _COMPARED, checked["compared"])
     if checked["exceeded"]:

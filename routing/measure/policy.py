@@ -84,6 +84,13 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
     )
 
 
+def policy_shape(policy: str) -> ModelShape:
+    """The routed geometry of a folder or hub id from its configuration alone; the errors of `resolve_policy`."""
+    folder, _ = _local_folder(policy)
+    _require_safetensors(folder)
+    return read_geometry(_read_config(folder), where=str(folder)).shape
+
+
 def load_tokenizer(files: PolicyFiles) -> Any:
     """The fast tokenizer of the policy, or of --tokenizer."""
     from transformers import AutoTokenizer

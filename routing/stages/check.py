@@ -9,6 +9,7 @@ from typing import Any
 
 from routing.audit.answer import check_answer
 from routing.audit.claims import (
+    NOTHING_CHANGED,
     Comparison,
     CutRun,
     Proposal,
@@ -36,10 +37,12 @@ _SAME_CHOICES = ("dtype", "segment_tokens")  # those of a fit that a run may dif
 class CheckAnswer:
     """`answer` as `routing check --json` gives it; `warnings` one line each.
 
+    `comparisons` are what it was made of.
     `failure` says what was passed and `nothing_said` that not one entry could be compared; both None is a pass.
     """
 
     answer: dict[str, Any]
+    comparisons: tuple[Comparison, ...]
     warnings: tuple[str, ...]
     failure: str | None
     nothing_said: str | None
@@ -63,12 +66,15 @@ class Cut:
         return tuple(sorted({entry.batch_tokens for entry in self.entries}, reverse=True))
 
 
-def check(table_path: Path, folders: Sequence[Path]) -> CheckAnswer:
-    """Compares every entry with every run of the table's model; InputError where a run is of another. Changes nothing."""
+def check(table_path: Path, folders: Sequence[Path], *, next_step: str = NOTHING_CHANGED) -> CheckAnswer:
+    """Compares every entry with every run of the table's model; InputError where a run is of another. Changes nothing.
+
+    `next_step` is what a failure tells whoever reads it to do.
+    """
     table = read_table(table_path)
     runs = open_distinct(folders)
     for run in runs:
-        require_same_model(table, run, table_path)
+        require_same_model(table, run.manifest.shape, table_path, where=str(run.folder))
     comparisons: list[Comparison] = []
     warnings: list[str] = []
     for run in runs:
@@ -80,19 +86,20 @@ def check(table_path: Path, folders: Sequence[Path]) -> CheckAnswer:
     proposals = propose(table, comparisons)
     return CheckAnswer(
         answer=check_answer(str(table_path), comparisons, proposals),
+        comparisons=tuple(comparisons),
         warnings=tuple(dict.fromkeys(warnings)),
-        failure=failure(str(table_path), comparisons, proposals),
+        failure=failure(str(table_path), comparisons, proposals, next_step=next_step),
         nothing_said=nothing_said(str(table_path), comparisons),
     )
 
 
-def require_same_model(table: AllowanceTable, run: Run, table_path: Path) -> None:
-    """InputError naming the first field in which the run's shape differs from the table's."""
-    mine, theirs = run.manifest.shape, table.model.shape
+def require_same_model(table: AllowanceTable, mine: ModelShape, table_path: Path, *, where: str) -> None:
+    """InputError naming the first field in which the shape of the run in `where` differs from the table's."""
+    theirs = table.model.shape
     for name in ModelShape.__slots__:
         if getattr(mine, name) != getattr(theirs, name):
             raise InputError(
-                f"{run.folder}: another model, {name} {_short(getattr(mine, name))} against {_short(getattr(theirs, name))} of "
+                f"{where}: another model, {name} {_short(getattr(mine, name))} against {_short(getattr(theirs, name))} of "
                 f"{table.model.name} in {table_path}; a table belongs to its model, fit one for this run"
             )
 

@@ -1,11 +1,13 @@
 """What produced a result: versions, commit, time. The clock and the checkout are read here and handed to the rooms as values."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import platform
 import subprocess
 from pathlib import Path
 
+_FITTING_ROOMS = ("core", "fit", "query", "store")
 _PACKAGES = ("routing", "torch", "transformers", "tokenizers", "safetensors", "pyarrow", "numpy")
 
 
@@ -40,6 +42,16 @@ def tool_commit() -> tuple[str | None, bool | None]:
         return commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None
+
+
+def code_hash() -> str:
+    """sha256 over the code that makes a table of a run's counts: a version stays the same while somebody works on it."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    files = (file for room in _FITTING_ROOMS for kind in ("*.py", "*.sql") for file in (package / room).rglob(kind))
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(package)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def _git(root: Path, *arguments: str) -> str:

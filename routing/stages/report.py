@@ -43,7 +43,7 @@ def report(folders: Sequence[Path], *, allowances: Path, out: Path, command: tup
     table = read_table(allowances)
     runs = open_distinct(folders)
     for run in runs:
-        require_same_model(table, run, allowances)
+        require_same_model(table, run.manifest.shape, allowances, where=str(run.folder))
     names = distinct_names([(run.manifest.label, run.name) for run in runs])
     the_cuts = cuts(table, allowances)
     measured, comparisons, warnings = [], list[Comparison](), list[str]()

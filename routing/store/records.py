@@ -29,6 +29,11 @@ def decode_record(kind: type[Any], root: Node, *, where: str, sentences: Mapping
     return _Decoder(root, where, sentences).record(kind, root, ())
 
 
+def field_error(root: Node, path: FieldPath, what: str, *, where: str) -> InputError:
+    """What is wrong with the field at `path` of a record that was read from `root`, with its line."""
+    return _Decoder(root, where, _NO_SENTENCES).error(path, what)
+
+
 class _Decoder:
     def __init__(self, root: Node, where: str, sentences: Mapping[str, str]) -> None:
         self.root, self.where, self.sentences = root, where, sentences

@@ -1,4 +1,4 @@
-"""The allowances file as a pydantic model and a JSON Schema, both made from the dataclasses that the reader fills.
+"""The allowances file as a pydantic model and a JSON Schema, both made from the dataclasses that the reader fills; a plan too.
 
 They say what a field may hold by itself. What fields say of each other (the hash, the ceiling, EP sizes that divide the experts,
 no value that falls in EP) is `read_table`'s alone.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, Entry, Override, TableModel
 from routing.core.placement import PLACEMENT
+from routing.core.refresh_plan import PlannedRun, RefreshPlan
 from routing.core.shapes import ModelShape
 from routing.store.check_digits import KEY
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 SCHEMA_ID = "allowances.schema.json"
+PLAN_SCHEMA_ID = "refresh_plan.schema.json"
 _POSITIVE, _WRITTEN = {"ge": 1}, {"pattern": r"\S"}
 _SHAPE = dict.fromkeys((name for name in ModelShape.__slots__ if name != "moe_layers"), _POSITIVE)
 # What the reader refuses of a field by itself, in the words of pydantic's Field.
@@ -29,6 +31,14 @@ _LIMITS: dict[type, dict[str, dict[str, Any]]] = {
     AllowanceTable: {"entries": {"min_length": 1}},
     TableModel: _SHAPE | {"moe_layers": {"min_length": 1}, "shape_hash": {"pattern": "^[0-9a-f]{64}$"}},
     Override: {"reason": _WRITTEN, "name": _WRITTEN},
+    PlannedRun: dict.fromkeys(("out", "policy", "device", "dtype"), _WRITTEN)
+    | {
+        "label": _WRITTEN | {"max_length": 100},
+        "corpus": {"min_length": 1},
+        "segment_tokens": _POSITIVE,
+        "max_tokens": _POSITIVE,
+    },
+    RefreshPlan: {"table": _WRITTEN} | {name: {"min_length": 1} for name in ("runs", "batch_tokens", "ep")},
 }
 _FIXED: dict[str, Any] = {"schema_version": Literal[TABLE_SCHEMA_VERSION], "placement": Literal[PLACEMENT]}
 
@@ -39,8 +49,23 @@ def file_model() -> "type[BaseModel]":
     return _model_of(AllowanceTable)
 
 
+@cache
+def plan_model() -> "type[BaseModel]":
+    """The pydantic model of a refresh plan's plain values."""
+    return _model_of(RefreshPlan)
+
+
 def schema_text() -> str:
-    """The JSON Schema (draft 2020-12) as it is committed."""
+    """The JSON Schema (draft 2020-12) of the allowances file as it is committed."""
+    return _schema_text(file_model(), SCHEMA_ID)
+
+
+def plan_schema_text() -> str:
+    """The JSON Schema (draft 2020-12) of a refresh plan as it is committed."""
+    return _schema_text(plan_model(), PLAN_SCHEMA_ID)
+
+
+def _schema_text(model: "type[BaseModel]", schema_id: str) -> str:
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
     class OfTheFile(GenerateJsonSchema):
@@ -54,9 +79,9 @@ def schema_text() -> str:
 
         def generate(self, schema: Any, mode: Any = "validation") -> JsonSchemaValue:
             body = super().generate(schema, mode)
-            return {"$schema": self.schema_dialect, "$id": SCHEMA_ID, **body}
+            return {"$schema": self.schema_dialect, "$id": schema_id, **body}
 
-    return json.dumps(file_model().model_json_schema(schema_generator=OfTheFile), indent=1) + "\n"
+    return json.dumps(model.model_json_schema(schema_generator=OfTheFile), indent=1) + "\n"
 
 
 def _model_of(kind: type[Any]) -> "type[BaseModel]":

@@ -24,6 +24,7 @@ FLAGS = {
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
         " --tokenizer"
     ),
+    "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
     "report": "RUNS --allowances --out",
     "show": "RUNS --json",
