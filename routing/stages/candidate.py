@@ -12,9 +12,10 @@ from routing.stages.fit import fit
 from routing.stages.provenance import code_hash, versions
 from routing.store.allowances import read_table
 from routing.store.files import sha256_of
-from routing.store.fit_marks import FitMark, read_mark, write_mark
+from routing.store.marks import Mark, read_mark, write_mark
 from routing.store.run import MANIFEST_NAME, run_name
 
+_FITTING_ROOMS = ("core", "fit", "query", "store")
 _FITTING = ("routing", "numpy", "scipy", "duckdb")  # whose versions can change an allowance
 
 
@@ -43,7 +44,7 @@ def candidate(path: Path, plan: RefreshPlan) -> Candidate:
     folders = [Path(run.out) for run in plan.runs]
     answer = fit(folders, out=path, eps=plan.ep, batch_sizes=plan.batch_tokens, order=plan.order, by_layer=plan.per_layer)
     table = read_table(path)
-    write_mark(path, FitMark(made_from=made_from, content_hash=table.content_hash, warnings=answer.warnings))
+    write_mark(path, Mark(made_from=made_from, content_hash=table.content_hash, warnings=answer.warnings))
     return Candidate(path=path, table=table, warnings=answer.warnings, is_new=True)
 
 
@@ -60,6 +61,6 @@ def _made_from(plan: RefreshPlan) -> str:
         "runs": [(run_name(Path(run.out)), sha256_of(Path(run.out) / MANIFEST_NAME)) for run in plan.runs],
         "parameters": [plan.ep, plan.batch_tokens, plan.order, plan.per_layer],
         "versions": versions(_FITTING),
-        "code": code_hash(),
+        "code": code_hash(_FITTING_ROOMS),
     }
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()

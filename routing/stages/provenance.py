@@ -5,9 +5,9 @@ import hashlib
 import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-_FITTING_ROOMS = ("core", "fit", "query", "store")
 _PACKAGES = ("routing", "torch", "transformers", "tokenizers", "safetensors", "pyarrow", "numpy")
 
 
@@ -44,11 +44,11 @@ def tool_commit() -> tuple[str | None, bool | None]:
         return None, None
 
 
-def code_hash() -> str:
-    """sha256 over the code that makes a table of a run's counts: a version stays the same while somebody works on it."""
+def code_hash(rooms: Sequence[str]) -> str:
+    """sha256 over the code of these rooms of the package: a version stays the same while somebody works on it."""
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    files = (file for room in _FITTING_ROOMS for kind in ("*.py", "*.sql") for file in (package / room).rglob(kind))
+    files = (file for room in rooms for kind in ("*.py", "*.sql") for file in (package / room).rglob(kind))
     for path in sorted(files):
         digest.update(f"{path.relative_to(package)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -15,10 +15,10 @@ from routing.core.placement import require_ep_size
 from routing.core.refresh_plan import PlannedRun, RefreshPlan
 from routing.core.shapes import ModelShape
 from routing.measure.policy import policy_shape
-from routing.stages.begin import MeasureRequest, Progress, existing
+from routing.stages.begin import Progress, existing
 from routing.stages.candidate import Candidate, candidate, candidate_path
 from routing.stages.check import CheckAnswer, check, require_same_model
-from routing.stages.measure import measure
+from routing.stages.measured import measured
 from routing.store.allowances import read_table, rewrite_table
 from routing.store.files import require_replaceable, write_bytes
 from routing.store.plans import read_plan
@@ -54,7 +54,7 @@ def refresh(
         require_replaceable(markdown_path, what="a refresh's Markdown", marks=(MARK.encode(),))
     committed = read_table(table_path) if os.path.lexists(table_path) else None
     _require_one_model(plan, committed)
-    steps = [_measured(run, progress, command) for run in plan.runs]
+    steps = [measured(run, progress, command) for run in plan.runs]
     found = candidate(fitted_path, plan)
     progress.note(f"{fitted_path}: {'fitted' if found.is_new else 'fitted already from these runs; nothing to fit'}")
     folders = [Path(run.out) for run in plan.runs]
@@ -102,28 +102,6 @@ def _require_one_model(plan: RefreshPlan, committed: AllowanceTable | None) -> N
         first = first or shape
         for ep in plan.ep or ():
             require_ep_size(ep, shape.num_experts, name="ep")
-
-
-def _measured(run: PlannedRun, progress: Progress, command: tuple[str, ...]) -> dict[str, Any]:
-    before = existing(Path(run.out))
-    request = MeasureRequest(
-        policy=run.policy,
-        corpus=tuple(map(Path, run.corpus)),
-        out=Path(run.out),
-        label=run.label,
-        tokenizer=run.tokenizer,
-        format=run.format,
-        domain=run.domain,
-        segment_tokens=run.segment_tokens,
-        max_tokens=run.max_tokens,
-        device=run.device,
-        dtype=run.dtype,
-        on_bad_line="stop",
-        command=command,
-    )
-    measure(request, progress)
-    did = "measured" if before is None else "up to date" if before.state == "finished" else "went on"
-    return {"step": "measure", "of": run.out, "did": did}
 
 
 def _next_step(write: bool) -> str:

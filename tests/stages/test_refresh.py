@@ -9,7 +9,7 @@ import pytest
 
 from routing.core.allowance import Override, entries_hash
 from routing.core.errors import DamagedDataError, InputError
-from routing.stages import candidate, refresh
+from routing.stages import begin, candidate, refresh
 from routing.stages.fit import fit
 from routing.stages.measure import measure
 from routing.store.allowances import read_table, write_table
@@ -127,6 +127,42 @@ def test_what_is_up_to_date_is_not_repeated(plan, listener, tmp_path, calls):
     assert {**_files(tmp_path), tmp_path / "plan.yaml": None} == {**before, tmp_path / "plan.yaml": None}
 
 
+def test_a_finished_run_is_not_even_read_for_again(plan, listener, tmp_path, have, monkeypatch):
+    have("one")
+    _refresh(plan(), listener)
+    with monkeypatch.context() as patched:
+        patched.setattr(begin, "load_corpus", lambda *_, **__: pytest.fail("the corpus was read"))
+        assert _did(_refresh(plan(), listener)) == [("measure", "up to date"), ("fit", "up to date")]
+    (tmp_path / "runs" / "one.made.json").write_text("[]")
+    assert _did(_refresh(plan(), listener)) == [("measure", "up to date"), ("fit", "up to date")]
+
+
+def test_a_part_that_was_damaged_since_is_named(plan, listener, tmp_path, have):
+    have("one")
+    _refresh(plan(), listener)
+    part = tmp_path / "runs" / "one" / "loads-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(DamagedDataError, match=r"loads-00000\.parquet"):
+        _refresh(plan(), listener)
+
+
+@pytest.mark.parametrize("changed", ["file", "policy"])
+def test_other_files_or_weights_are_never_taken_for_the_same(
+    tmp_path, listener, policy_folder, corpus_file, other_policy, changed
+):
+    policy, corpus = shutil.copytree(policy_folder, tmp_path / "policy"), shutil.copy(corpus_file, tmp_path / "corpus.jsonl")
+    path = _write_plan(tmp_path, corpus, (("one", policy),))
+    _refresh(path, listener)
+    if changed == "file":
+        lines = corpus.read_text().splitlines(keepends=True)
+        corpus.write_text("".join(lines[1:]))
+    else:
+        shutil.copy(other_policy / "model.safetensors", policy)
+    what = "corpus" if changed == "file" else "policy revision"
+    with pytest.raises(InputError, match=rf"runs/one: was measured with {what} .*; choose another --out, or remove the run"):
+        _refresh(path, listener)
+
+
 def test_warnings_of_a_fit_are_told_again_where_it_is_not_repeated(plan, listener):
     first, second = _refresh(plan(batch_tokens=[100_000, 200]), listener), _refresh(plan(batch_tokens=[100_000, 200]), listener)
     assert any("size_left_out" in line for line in first.warnings)
@@ -152,7 +188,7 @@ def test_another_parameter_fits_anew_and_measures_nothing(plan, listener, calls,
 def test_other_code_of_the_fit_fits_anew(plan, listener, calls, monkeypatch, have):
     have("one")
     calls.clear()
-    monkeypatch.setattr(candidate, "code_hash", lambda: "another")
+    monkeypatch.setattr(candidate, "code_hash", lambda _rooms: "another")
     _refresh(plan(), listener)
     assert calls == ["fit"]
 
@@ -164,7 +200,7 @@ def test_a_fit_that_cannot_be_trusted_is_made_again(plan, listener, tmp_path, ca
     whole = read_table(fitted).entries
     calls.clear()
     if damage == "mark":
-        (tmp_path / "runs" / "plan.refresh.yaml.fit.json").write_text("{")
+        (tmp_path / "runs" / "plan.refresh.yaml.made.json").write_text("{")
     elif damage == "gone":
         fitted.unlink()
     else:
