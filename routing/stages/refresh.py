@@ -53,7 +53,7 @@ def refresh(
     if markdown_path is not None:
         require_replaceable(markdown_path, what="a refresh's Markdown", marks=(MARK.encode(),))
     committed = read_table(table_path) if os.path.lexists(table_path) else None
-    _require_one_model(plan, committed)
+    _require_one_model(plan_path, plan, committed)
     steps = [measured(run, progress, command) for run in plan.runs]
     found = candidate(fitted_path, plan)
     progress.note(f"{fitted_path}: {'fitted' if found.is_new else 'fitted already from these runs; nothing to fit'}")
@@ -86,7 +86,7 @@ def refresh(
     )
 
 
-def _require_one_model(plan: RefreshPlan, committed: AllowanceTable | None) -> None:
+def _require_one_model(plan_path: Path, plan: RefreshPlan, committed: AllowanceTable | None) -> None:
     """From manifests and configurations alone: a wrong plan is told before hours of forward passes."""
     first: ModelShape | None = None
     for run in plan.runs:
@@ -101,7 +101,7 @@ def _require_one_model(plan: RefreshPlan, committed: AllowanceTable | None) -> N
                 raise InputError(f"{plan.runs[0].out} and {run.out}: two models, {name} {values}; a plan is of one"[:300])
         first = first or shape
         for ep in plan.ep or ():
-            require_ep_size(ep, shape.num_experts, name="ep")
+            require_ep_size(ep, shape.num_experts, name=f"{plan_path}: ep")
 
 
 def _next_step(write: bool) -> str:

@@ -148,3 +148,9 @@ def test_the_schema_takes_the_worked_plan_and_refuses_text_for_a_number():
     plan_model().model_validate(read_nodes(text, where="plan").plain())
     with pytest.raises(ValidationError):
         plan_model().model_validate(read_nodes(text.replace("[2, 4, 8]", "[two]"), where="plan").plain())
+
+
+def test_the_page_on_refreshing_names_every_field():
+    page = (REPOSITORY / "docs" / "refresh.md").read_text()
+    names = [field.name for kind in (RefreshPlan, PlannedRun) for field in fields(kind)]
+    assert [name for name in names if f"`{name}`" not in page] == []
