@@ -17,7 +17,7 @@ from routing.core.observed import BatchWorst, MeasuredRun
 from routing.fit import headroom, strat_boot
 from routing.fit.counts import Counts
 from routing.fit.recut import RealBatches, real_batches
-from routing.fit.resample import Levels
+from routing.fit.resample import JUDGED_POOLS, Levels
 from routing.fit.steps import Place, Raw, stepped
 from routing.fit.strat_boot import Resampled, is_enough, resample
 
@@ -128,7 +128,7 @@ def _fit(
                 eps=eps,
                 by_layer=False,
                 content_hash=run.content_hash or "",
-                is_judged=True,
+                num_pools=JUDGED_POOLS,
                 known=known.get(size, {}),
             )
             found = {ep: levels.bound(ep, None) for ep in eps}

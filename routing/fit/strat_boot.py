@@ -93,14 +93,14 @@ def resample(
     eps: Sequence[int],
     by_layer: bool,
     content_hash: str,
-    is_judged: bool = False,
+    num_pools: int | None = None,
     known: Mapping[str, Levels] = MappingProxyType({}),
 ) -> Resampled:
     """The levels of counts that are enough. With a single stratum there is no stress: the mix is that stratum.
 
     `known` are levels of whole strata that these counts hold too, made with the same hash.
     """
-    asked = partial(resampled_levels, batch_tokens=batch_tokens, eps=tuple(eps), by_layer=by_layer, is_judged=is_judged)
+    asked = partial(resampled_levels, batch_tokens=batch_tokens, eps=tuple(eps), by_layer=by_layer, num_pools=num_pools)
     strata: dict[str, Levels] = {}
     thin = []
     for name in counts.strata if len(counts.strata) > 1 else ():

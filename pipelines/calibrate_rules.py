@@ -1,0 +1,223 @@
+"""Which rule holds on fresh batches: every rule fitted on 17 batches of measured runs, many times, then counted.
+
+A repetition draws three strata (source files) and splits their units in two. Trajectories of one half, in a random order, fill
+17 batches: what the rules see. Fresh batches come from the other half, in other orders: of the same strata mixed; of each of
+the three alone; of the same mix as another policy routes it; and of the strata that were not drawn. The default rule works on
+fewer resampled batches and pools than `routing fit`, so that 200 repetitions end.
+"""
+
+import argparse
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from routing.fit import gumbel, resample
+from routing.fit.counts import Counts, Integers
+from routing.fit.headroom import HEADROOM
+from routing.fit.recut import RealBatches, real_batches
+from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
+from routing.query.imbalance import tabulated
+from routing.query.loads import segment_loads
+from routing.stages.imbalance import open_distinct
+from routing.store.run import require_content
+
+Values = npt.NDArray[np.float64]
+EPS = (2, 4, 8)
+NUM_FITTED, NUM_STRATA, NUM_ORDERS = 17, 3, 4
+TRUE_SHARE = 1 - gumbel.PASSED
+RULES = ("observed max", "headroom", "free-shape GEV", "H", "S", "max(H, S)", "default", "default, up to 0.1")
+FRESH = ("same mix", "one stratum", "other policy", "other strata")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One repetition of one policy and EP size: each rule's bound (nan: none) and the fresh imbalances by kind."""
+
+    policy: str
+    ep: int
+    bounds: dict[str, float]
+    fresh: dict[str, Values]
+
+
+def read_counts(folders: Sequence[Path], *, batch_tokens: int, eps: Sequence[int]) -> dict[str, Counts]:
+    """By policy label; the runs hold the same steps, which is checked."""
+    found: dict[str, Counts] = {}
+    for run in open_distinct(folders):
+        require_content(run)
+        with tabulated(run, eps=eps, batch_sizes=(batch_tokens,), view="packed", order="corpus") as tables:
+            found[run.manifest.label] = Counts(**segment_loads(tables, eps=eps, layers=run.manifest.shape.moe_layers))
+    first = next(iter(found.values()))
+    for label, one in found.items():
+        if not np.array_equal(one.segment_ids, first.segment_ids) or one.stratum_names != first.stratum_names:
+            raise SystemExit(f"{label}: other trajectories than the first run's; name runs over one corpus")
+    return found
+
+
+def calibrate(
+    policies: dict[str, Counts], *, batch_tokens: int, eps: Sequence[int], numbers: Iterable[int], seed: int
+) -> Iterator[Outcome]:
+    """Repetitions by their numbers. The policies route the same trajectories; one draw serves them all."""
+    labels = tuple(policies)
+    first = policies[labels[0]]
+    num_layers = len(first.layers)
+    joined = replace(
+        first,
+        layers=tuple(range(num_layers * len(labels))),
+        loads_SBL=np.concatenate([one.loads_SBL for one in policies.values()], axis=2),
+    )
+    for number in numbers:
+        rng = np.random.default_rng([seed, number])
+        drawn, others = _strata(joined, rng)
+        names = np.array(sorted(joined.units))
+        is_fitted = rng.permutation(len(names)) % 2 == 0
+        seen, unseen = (joined.of_units(frozenset(names[half].tolist())) for half in (is_fitted, ~is_fitted))
+        sample = _first_batches(in_order(seen.of_strata(drawn), rng), batch_tokens)
+        if sample is None:
+            continue
+        fresh = unseen.of_strata(drawn)
+        mixed = [real_batches(in_order(fresh, rng), batch_tokens=batch_tokens, eps=eps) for _ in range(NUM_ORDERS)]
+        alone = [
+            real_batches(in_order(fresh.of_strata(frozenset([name])), rng), batch_tokens=batch_tokens, eps=eps)
+            for name in sorted(drawn)
+            if name in fresh.strata
+        ]
+        elsewhere = [real_batches(in_order(unseen.of_strata(others), rng), batch_tokens=batch_tokens, eps=eps)] if others else []
+        fitted = real_batches(sample, batch_tokens=batch_tokens, eps=eps)
+        for place, label in enumerate(labels):
+            mine = slice(place * num_layers, (place + 1) * num_layers)
+            other = (place + 1) % len(labels)
+            theirs = slice(other * num_layers, (other + 1) * num_layers)
+            levels = _levels(
+                replace(sample, layers=first.layers, loads_SBL=sample.loads_SBL[:, :, mine]), batch_tokens, eps, number
+            )
+            for at, ep in enumerate(eps):
+                yield Outcome(
+                    policy=label,
+                    ep=ep,
+                    bounds=_bounds(_worsts([fitted], at, mine), *(one[at] for one in levels)),
+                    fresh={
+                        "same mix": _worsts(mixed, at, mine),
+                        "one stratum": _worsts(alone, at, mine),
+                        "other policy": _worsts(mixed if len(labels) > 1 else [], at, theirs),
+                        "other strata": _worsts(elsewhere, at, mine),
+                    },
+                )
+
+
+def in_order(counts: Counts, rng: np.random.Generator) -> Counts:
+    """The same trajectories in a random order."""
+    place_T = np.empty(len(counts.units_T))
+    place_T[rng.permutation(len(place_T))] = np.arange(len(place_T))
+    return _steps(counts, np.argsort(place_T[counts.trajectory_ids], kind="stable"))
+
+
+def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Markdown: exceedance rates in percent, the mean and the middle 95% over repetitions; then the excess and its middle 95%."""
+    yield f"| policy | EP | rule | {', % | '.join(FRESH)}, % | excess / that of the fresh 99.9th percentile | fitted in |"
+    yield "|---" * (len(FRESH) + 5) + "|"
+    for policy, ep in dict.fromkeys((one.policy, one.ep) for one in outcomes):
+        here = [one for one in outcomes if (one.policy, one.ep) == (policy, ep)]
+        true = float(np.quantile(np.concatenate([one.fresh["same mix"] for one in here]), TRUE_SHARE, method="inverted_cdf"))
+        for rule in RULES:
+            known = [one for one in here if np.isfinite(one.bounds[rule])]
+            rates = [
+                _spread([100 * float(np.mean(one.fresh[kind] > one.bounds[rule])) for one in known if len(one.fresh[kind])])
+                for kind in FRESH
+            ]
+            excess = _spread([(one.bounds[rule] - 1) / (true - 1) for one in known], digits=2)
+            yield f"| {policy} | {ep} | {rule} | {' | '.join(rates)} | {excess} | {len(known)} of {len(here)} |"
+
+
+def _spread(values: Sequence[float], *, digits: int = 3) -> str:
+    if not values:
+        return "none"
+    low, high = np.quantile(values, (0.025, 0.975))
+    return f"{np.mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _strata(counts: Counts, rng: np.random.Generator) -> tuple[frozenset[str], frozenset[str]]:
+    names = rng.permutation(counts.strata).tolist()
+    return frozenset(names[:NUM_STRATA]), frozenset(names[NUM_STRATA:])
+
+
+def _first_batches(counts: Counts, batch_tokens: int) -> Counts | None:
+    """The trajectories that fill NUM_FITTED batches, the last with its whole length; None if they don't."""
+    order = list(dict.fromkeys(counts.trajectory_ids.tolist()))
+    tokens_T = np.bincount(counts.trajectory_ids, weights=counts.num_tokens)[order]
+    first = max(1, int(np.searchsorted(np.cumsum(tokens_T), NUM_FITTED * batch_tokens)) - 1)
+    for num in range(first, len(order) + 1):
+        part = _steps(counts, np.flatnonzero(np.isin(counts.trajectory_ids, order[:num])))
+        is_long = part.num_tokens_packed >= NUM_FITTED * batch_tokens
+        if is_long and real_batches(part, batch_tokens=batch_tokens, eps=EPS[:1]).num_batches >= NUM_FITTED:
+            return part
+    return None
+
+
+def _steps(counts: Counts, rows: Integers) -> Counts:
+    return replace(counts, **{name: getattr(counts, name)[rows] for name in ("trajectory_ids", "segment_ids", "num_tokens")})
+
+
+def _levels(sample: Counts, batch_tokens: int, eps: Sequence[int], seed: int) -> tuple[Values, Values]:
+    """(H, S) by EP size; nan where the rule has too few units or, for S, too few tokens."""
+    none = np.full(len(eps), np.nan)
+    if len(sample.own_units) < MIN_UNITS:
+        return none, none
+    asked = {"batch_tokens": batch_tokens, "eps": tuple(eps), "by_layer": False, "seed": seed}
+    parts = [sample.of_strata(frozenset([name])) for name in sample.strata] if len(sample.strata) > 1 else []
+    parts = [one for one in parts if len(one.own_units) >= MIN_UNITS and one.num_tokens_packed >= batch_tokens]
+    mix, *strata = (resample.resampled_levels(one, **asked).high_NC[:, 0] for one in (sample, *parts))  # type: ignore[arg-type]
+    return mix, np.max(strata, axis=0) if strata else none
+
+
+def _worsts(batches: Sequence[RealBatches], at: int, layers: slice) -> Values:
+    """Each batch's worst layer at one EP size."""
+    found = [
+        (one.busiest_BNL[:, at, layers] * one.eps[at] / one.rows_BL[:, layers]).max(axis=1) for one in batches if one.num_batches
+    ]
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _bounds(seen: Values, mix: float, stratum: float) -> dict[str, float]:
+    seen = seen[:NUM_FITTED]
+    assert len(seen) >= MIN_BATCHES
+    observed = float(seen.max())
+    headroom = 1 + float(HEADROOM) * (observed - 1)
+    both = float(np.fmax(mix, stratum))
+    default = max(observed, both) if np.isfinite(both) else headroom
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an unusable fit shows in the table
+        free = float(stats.genextreme.isf(gumbel.PASSED, *stats.genextreme.fit(seen)))
+    return dict(
+        zip(RULES, (observed, headroom, free, mix, stratum, both, default, ceil(10 * round(default, 9)) / 10), strict=True)
+    )
+
+
+def main() -> None:
+    """Prints the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, help="finished runs of several policies over one corpus")
+    parser.add_argument("--batch-tokens", type=int, default=20_000)
+    parser.add_argument("--ep", default=",".join(map(str, EPS)), help="EP sizes, comma-separated")
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--resampled-batches", type=int, default=400)
+    parser.add_argument("--pools", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=20261130)
+    asked = parser.parse_args()
+    eps = tuple(map(int, asked.ep.split(",")))
+    resample.NUM_BATCHES, resample.NUM_POOLS = asked.resampled_batches, asked.pools
+    policies = read_counts(asked.runs, batch_tokens=asked.batch_tokens, eps=eps)
+    outcomes = list(
+        calibrate(policies, batch_tokens=asked.batch_tokens, eps=eps, numbers=range(asked.repetitions), seed=asked.seed)
+    )
+    for line in table(outcomes):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
