@@ -16,21 +16,20 @@ from routing.fit.recut import real_batches
 from routing.fit.steps import Allowed, stepped, within
 
 
-def layer_entries(
-    cells: Sequence[Cell], counts: Sequence[Counts], of_all: Sequence[Entry], parameters: dict[str, Parameter]
-) -> tuple[Entry, ...]:
+def layer_entries(cells: Sequence[Cell], counts: Sequence[Counts], of_all: Sequence[Entry]) -> tuple[Entry, ...]:
     """By layer, then as the entries of all layers come; none is above that of all layers."""
     shape = cells[0].runs[0].shape
     eps = sorted({cell.ep for cell in cells})
     sizes = sorted({cell.batch_tokens for cell in cells}, reverse=True)
     batches = {size: [real_batches(of_run, batch_tokens=size, eps=eps) for of_run in counts] for size in sizes}
     limits = {(one.batch_tokens, one.ep): _limit(one) for one in of_all}
+    parameters = {(one.batch_tokens, one.ep): one.evidence.parameters for one in of_all}
     found = []
     for layer in shape.moe_layers:
         own = {(cell.batch_tokens, cell.ep): cell.of_layer(layer, batches[cell.batch_tokens]) for cell in cells}
         raws = {place: cell.raw for place, cell in own.items()}
         allowed = within(stepped(raws, num_experts=shape.num_experts, top_k=shape.top_k), limits)
-        found += [_entry(own[place], layer, one, parameters) for place, one in allowed.items()]
+        found += [_entry(own[place], layer, one, parameters[place]) for place, one in allowed.items()]
     return tuple(found)
 
 

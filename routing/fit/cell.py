@@ -59,12 +59,15 @@ class Cell:
             self, layer=layer, observed=observed, floors=tuple(one for one in self.floors if one.layer in ("all", layer))
         )
 
-    def without(self, place: int) -> "Cell":
-        """The cell as if the run at this place had not been measured."""
+    def without_policy(self, weights_sha256: str | None) -> "Cell | None":
+        """The cell as if no run of these weights had been measured; None where all are."""
+        kept = [place for place, run in enumerate(self.runs) if run.weights_sha256 != weights_sha256]
+        if not kept:
+            return None
         return Cell(
-            runs=self.runs[:place] + self.runs[place + 1 :],
-            observed=self.observed[:place] + self.observed[place + 1 :],
-            resampled=self.resampled[:place] + self.resampled[place + 1 :],
+            runs=tuple(self.runs[place] for place in kept),
+            observed=tuple(self.observed[place] for place in kept),
+            resampled=tuple(self.resampled[place] for place in kept),
             floors=self.floors,
         )
 

@@ -88,10 +88,10 @@ class _Sampler:
     def _of_pools(self, pools_GU: Integers, rng: np.random.Generator) -> Floats:
         found: list[list[Floats]] = [[] for _ in pools_GU]
         missing = np.arange(len(pools_GU))
-        num_streams = self.num_streams
+        num_streams, num_draws = self.num_streams, self.num_draws
         while len(missing):
             pool_K = np.repeat(missing, num_streams)
-            places = rng.integers(0, pools_GU.shape[1], (len(pool_K), self.num_draws))
+            places = rng.integers(0, pools_GU.shape[1], (len(pool_K), num_draws))
             cut = cut_streams(self.layout, self.ends_P, pools_GU[pool_K[:, None], places], self.batch_tokens)
             imbalances = self.imbalances(cut)
             bounds = np.searchsorted(pool_K[cut.stream], np.append(missing, len(pools_GU)))
@@ -99,6 +99,8 @@ class _Sampler:
                 found[pool].append(imbalances[:, :, bounds[place] : bounds[place + 1]])
             missing = np.array([pool for pool in missing.tolist() if _num(found[pool]) < NUM_BATCHES], dtype=np.int64)
             num_streams = max(1, num_streams // 8)
+            if any(not _num(found[pool]) for pool in missing.tolist()):
+                num_draws *= 2  # a pool without the large units, whose streams are too short for one batch
         return np.stack([np.concatenate(parts, axis=-1)[:, :, :NUM_BATCHES] for parts in found])
 
     def imbalances(self, cut: Cut) -> Floats:

@@ -18,9 +18,12 @@ def cell_warnings(cell: Cell) -> tuple[str, ...]:
     num_batches = min(len(worsts.worsts) for worsts in counted)
     num_units = min(len(worsts.units) for worsts in counted)
     warnings = []
+    is_thin = any(worsts.worsts and levels is None for worsts, levels in zip(cell.observed, cell.resampled, strict=True))
     if num_batches < MIN_BATCHES or num_units < MIN_UNITS:
         few = f"the least measured policy has {num_batches} batches and {num_units} units"
         warnings.append(f"low_evidence: {few}, below {MIN_BATCHES} or {MIN_UNITS}")
+    elif is_thin:
+        warnings.append(f"low_evidence: not every policy was resampled, fewer than {MIN_UNITS} units have tokens of their own")
     if len({run.weights_sha256 for run in cell.runs}) == 1:
         warnings.append("one_policy: another policy of the same shape may route otherwise")
     for run, worsts in zip(cell.runs, cell.observed, strict=True):

@@ -59,7 +59,7 @@ def fit_runs(
         held_out = _held_out(runs, counts, fitted_cells)
         entries = tuple(_fitted_entries(fitted_cells, parameters, held_out))
         if by_layer:
-            entries += layer_entries(fitted_cells, counts, entries, parameters)
+            entries += layer_entries(fitted_cells, counts, entries)
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
     aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
@@ -149,7 +149,7 @@ def _is_fitted(cell: Cell) -> bool:
 
 
 def _held_out(runs: Sequence[MeasuredRun], counts: Sequence[Counts], cells: Sequence[Cell]) -> dict[Place, list[HeldOut]]:
-    """Halves and strata of each run that was resampled, then each policy against the fit of the others."""
+    """Halves and strata of each run, then each run against the fit without its policy; at sizes where any was resampled."""
     found: dict[Place, list[HeldOut]] = {}
     eps = sorted({cell.ep for cell in cells})
     resampled = sorted({cell.batch_tokens for cell in cells if cell.is_resampled}, reverse=True)
@@ -158,9 +158,9 @@ def _held_out(runs: Sequence[MeasuredRun], counts: Sequence[Counts], cells: Sequ
         halves = judged_halves(run, of_run, sizes=resampled, eps=eps) if resampled else ()
         for place, one in (*halves, *judged_strata(run, of_run, levels, eps=eps)):
             found.setdefault(place, []).append(one)
-    for left_out, (run, of_run) in enumerate(zip(runs, counts, strict=False)):
-        others = [cell.without(left_out) for cell in cells if cell.batch_tokens in resampled]
-        others = [cell for cell in others if cell.worst is not None]
+    for run, of_run in zip(runs, counts, strict=False):
+        without = [cell.without_policy(run.weights_sha256) for cell in cells if cell.batch_tokens in resampled]
+        others = [cell for cell in without if cell is not None and cell.worst is not None]
         methods = {cell.batch_tokens: cell.method for cell in others}
         fitted = Fitted(raws={(cell.batch_tokens, cell.ep): cell.raw for cell in others}, methods=methods)
         batches = {size: real_batches(of_run, batch_tokens=size, eps=eps) for size in methods}

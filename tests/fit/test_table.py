@@ -125,8 +125,9 @@ def test_worst_layers_are_ranked_by_batches_won():
 def test_few_batches_or_units_are_marked():
     strong = _run("a", _observed(2, 200, [60] * 10, units=[str(unit) for unit in range(20)]))
     other = replace(_run("b", *strong.observed))
-    assert _fit(strong, other)[1] == []
-    assert _fit(strong)[1] == ["one_policy"]
+    assert _fit(strong, other)[1] == ["low_evidence"]  # without their counts nothing is resampled, however much was seen
+    assert "not every policy was resampled" in _fit(strong, other)[0].entries[0].evidence.warnings[0]
+    assert _fit(strong)[1] == ["low_evidence", "one_policy"]
     assert _fit(strong, _run("b", _observed(2, 200, [60] * 9, units=strong.observed[0].units)))[1] == ["low_evidence"]
     assert _fit(strong, _run("b", _observed(2, 200, [60] * 10)))[1] == ["low_evidence"]
 
