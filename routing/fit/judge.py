@@ -99,10 +99,12 @@ def hold(
         )
 
 
-def held_out_sentence(one: HeldOut, batch_tokens: int) -> str:
+def held_out_sentence(one: HeldOut, *, ep: int, batch_tokens: int) -> str:
     """What the held-out batches say; validated only where none of them is above."""
     what = f"{one.label}, held out as a policy" if one.kind == "policy" else f"{one.label}, held out {one.part}"
-    said = f"{one.num_above} of {one.num_batches} batches of {batch_tokens} tokens above {one.allowance} ({one.method})"
+    said = (
+        f"{one.num_above} of {one.num_batches} batches of {batch_tokens} tokens above {one.allowance} at EP {ep} ({one.method})"
+    )
     return f"{what}: {said}{'; not validated' if one.num_above else ''}."
 
 

@@ -71,7 +71,7 @@ def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()
     ]
     if cell.is_resampled:
         sentences += [more_units_sentence(run.label, len(worsts.worsts), len(worsts.units)) for run, worsts in counted]
-    sentences += [held_out_sentence(one, cell.batch_tokens) for one in held_out]
+    sentences += [held_out_sentence(one, ep=cell.ep, batch_tokens=cell.batch_tokens) for one in held_out]
     return (*sentences, *validated_sentences(held_out, cell), ceiling_sentence(ceiling))
 
 

@@ -117,7 +117,7 @@ def test_a_planted_unit_is_named_by_the_half_that_never_saw_it():
         place = [unit for unit in range(NUM_UNITS) if f"task/{unit}" in holder].index(5)
         listed = above[0].above[0]
         assert (listed.batch, listed.layer, listed.rank, listed.imbalance) == (place, 3, 0, factor)
-        assert "; not validated." in held_out_sentence(above[0], 10)
+        assert "; not validated." in held_out_sentence(above[0], ep=2, batch_tokens=10)
 
 
 def test_a_run_whose_half_is_above_is_never_called_validated():
