@@ -220,6 +220,9 @@ def main() -> None:
     _was_interrupted = False
     if sys.stdout is None:  # closed by who called us, who then wants the exit code alone
         sys.stdout = io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -180,7 +180,8 @@ def _local_folder(policy: str) -> tuple[Path, str | None]:
 def _architecture(config: Any) -> str:
     """The first class that the configuration names, its model type where it names none."""
     named = config.architectures
-    return str(named[0]) if isinstance(named, list | tuple) and named and isinstance(named[0], str) else str(config.model_type)
+    first = named[0] if isinstance(named, list | tuple) and named else None
+    return first if isinstance(first, str) and first.isprintable() and first else str(config.model_type)
 
 
 def _require_safetensors(folder: Path) -> None:

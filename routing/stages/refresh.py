@@ -75,7 +75,7 @@ def refresh(
     )
     text = markdown(facts)
     if markdown_path is not None:
-        write_bytes(markdown_path, text.encode())
+        write_bytes(markdown_path, text.encode(errors="backslashreplace"))
     steps.append({"step": "fit", "of": str(fitted_path), "did": "fitted" if found.is_new else "up to date"})
     return RefreshAnswer(
         answer=_answer(plan_path, plan, found, checked, moved, steps=steps, is_written=is_written),

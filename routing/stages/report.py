@@ -65,7 +65,7 @@ def report(folders: Sequence[Path], *, allowances: Path, out: Path, command: tup
         provenance=_provenance(table, command),
     )
     require_replaceable(out, what="a page", marks=(b"<html",))
-    write_bytes(out, page(_package_text("routing.audit", "report.html.jinja"), facts).encode())
+    write_bytes(out, page(_package_text("routing.audit", "report.html.jinja"), facts).encode(errors="backslashreplace"))
     verdict = judge(facts)
     lines = dict.fromkeys([*warnings, *unmeasured(comparisons)])
     return ReportAnswer(headline=verdict.headline, sentences=verdict.sentences, warnings=tuple(lines))

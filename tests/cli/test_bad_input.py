@@ -277,7 +277,25 @@ def test_a_configuration_of_zeros_is_exit_2(invoke, policy, tmp_path, key):
     _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, str(folder))
 
 
-@pytest.mark.parametrize("value", [1.5, [], [3], {"a": 1}, True, "", None])
+def test_paths_that_are_no_text_are_written_and_told(run_folder, tmp_path):
+    table, page = (tmp_path / os.fsdecode(b"\xff" + name) for name in (b".yaml", b".html"))
+    for arguments in (
+        ["fit", run_folder, "--batch-tokens", "100", "--out", table],
+        ["check", table, run_folder],
+        ["report", run_folder, "--allowances", table, "--out", page],
+    ):
+        command = [sys.executable, "-m", "routing", *map(str, arguments)]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert b"<html" in page.read_bytes()
+    missing = tmp_path / os.fsdecode(b"\xfe.yaml")
+    done = subprocess.run(
+        [sys.executable, "-m", "routing", "estimate", str(missing)], cwd=REPOSITORY, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr.count(b"\n"), b"Traceback" in done.stderr) == (2, 1, False)
+
+
+@pytest.mark.parametrize("value", [1.5, [], [3], ["\udcff"], [""], {"a": 1}, True, "", None])
 def test_architectures_of_another_kind_name_no_class(invoke, policy, tmp_path, value):
     folder = shutil.copytree(policy, tmp_path / "policy")
     config = json.loads((folder / "config.json").read_text())
