@@ -1,6 +1,6 @@
 """`python -m routing`: the same as the `routing` command."""
 
-from routing.cli import main
+from routing.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -92,5 +92,5 @@ def _checked_ids(body: TokenIds, vocabulary_size: int) -> Ids:
         ids = [token_id for token_id, bit in zip(ids, mask, strict=True) if bit]
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary_size):
         worst = min(ids) if min(ids) < 0 else max(ids)
-        raise RefusedError("token_ids", f"id {worst:.0f} is outside the vocabulary of {vocabulary_size}")
+        raise RefusedError("token_ids", f"id {escape(str(worst), 40)} is outside the vocabulary of {vocabulary_size}")
     return np.asarray(ids, dtype=np.int32)

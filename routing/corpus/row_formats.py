@@ -165,7 +165,7 @@ def _task_id(value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():  # pandas turns a column with gaps into floats
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        value = str(value)
     return _label(value)
 
 

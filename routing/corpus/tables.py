@@ -1,5 +1,6 @@
 """Rows of Parquet files, Arrow files and saved `datasets` directories."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def parquet_rows(path: Path, *, name: str) -> Rows | None:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(os.path.abspath(path))
         columns = [column for column in file.schema_arrow.names if column in ROW_KEYS]
     except Exception as error:  # damaged bytes surface as errors of every kind, here and below
         raise _unreadable(name, "Parquet", error) from None

@@ -21,6 +21,7 @@ from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
 SMALL_HIDDEN_SIZE = 512
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +96,14 @@ def load_tokenizer(files: PolicyFiles) -> Any:
     """The fast tokenizer of the policy, or of --tokenizer."""
     from transformers import AutoTokenizer
 
-    if not _tokenizer_files(files.tokenizer_folder):
-        raise InputError(f"{files.tokenizer_folder}: no tokenizer files; name a folder that has them with --tokenizer DIR")
-    with told_as(f"{files.tokenizer_folder}: no tokenizer to load", then="; name one with --tokenizer DIR"):
-        return AutoTokenizer.from_pretrained(str(files.tokenizer_folder), trust_remote_code=False)
+    folder = files.tokenizer_folder
+    if not any(path.name in VOCABULARIES for path in _tokenizer_files(folder)):  # transformers would invent an empty one
+        raise InputError(f"{folder}: no vocabulary ({', '.join(VOCABULARIES)}); name a folder that has one with --tokenizer DIR")
+    with told_as(f"{folder}: no tokenizer to load", then="; name one with --tokenizer DIR"):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+            raise ValueError(f"its vocabulary holds {len(tokenizer)} tokens, all of them special")
+        return tokenizer
 
 
 def resolve_device(device: str) -> torch.device:
@@ -215,6 +220,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
         "vocab.txt",
         "merges.txt",
         "tokenizer.model",
+        "tekken.json",
         "special_tokens_map.json",
         "chat_template.jinja",
     )

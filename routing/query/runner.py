@@ -1,6 +1,8 @@
 """SQL is source code: one query a file beside this module, values bound by name, run by the one function here."""
 
 import contextlib
+import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 NUM_THREADS = 4  # a run's tables are small: more threads spend more processor time than they save
+_PATTERN_LETTER = re.compile(r"[*?\[]")
 
 
 def connect() -> "DuckDBPyConnection":
@@ -66,6 +69,9 @@ def ask(con: "DuckDBPyConnection", name: str, **params: Any) -> list[dict[str, A
 
 
 def show(con: "DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:
-    """Names Parquet files as one table. `paths` come from a manifest: a glob would also match temporary files."""
+    """Names Parquet files as one table. `paths` come from a manifest: a glob would also match temporary files.
+
+    DuckDB takes every path for a pattern, so that each letter that means something in one stands for itself in brackets here.
+    """
     with one_line_errors(table):
-        con.read_parquet([str(path) for path in paths]).create_view(table)
+        con.read_parquet([_PATTERN_LETTER.sub(r"[\g<0>]", os.path.abspath(path)) for path in paths]).create_view(table)

@@ -16,6 +16,10 @@ from routing.stages.estimator import Estimator
 from routing.store.files import read_json_object, read_text
 from routing.store.waves import read_wave, wave_text
 
+_REPLAYED = (
+    *("total_bytes", "floor_bytes", "walk_bytes", "required_bytes", "total_without_hybridep_bytes"),
+    *("binding_rank", "binding_layer", "allowance", "warnings"),
+)
 OPTIONS = {"per_layer": bool, "mode": str, "strict": bool, "lower_by_observed": bool, "outside_bytes": int}
 
 
@@ -138,7 +142,7 @@ def replay(wave: Path, *, recorded: Path, allowances: Path | None, model: str | 
     if moved[name]:
         place = f"{recorded}: {name}: {was.get(name, 0):,} bytes recorded, {is_now.get(name, 0):,} priced now ({moved[name]:+,})"
         raise CheckFailedError(place)
-    for total in ("total_bytes", "floor_bytes", "walk_bytes", "required_bytes", "binding_rank", "binding_layer"):
+    for total in _REPLAYED:
         if total not in before:
             raise InputError(f"{recorded}: no estimate of routing estimate --json (no {total})")
         if before[total] != now[total]:

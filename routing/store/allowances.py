@@ -2,7 +2,7 @@
 
 import io
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,11 @@ def rewrite_table(path: Path, table: AllowanceTable) -> None:
         return
     ours = (_WHAT, _MEASURED, _PUBLISHED, _REVIEWED)
     text = carry_comments(_text_of(path), table_text(table), where=str(path), but=ours)
-    require_replaceable(path, what="an allowance table", marks=(b"\nentries:", b"\ncontent_hash:"))
+    require_replaceable(
+        path,
+        what="an allowance table",
+        marks=tuple(f"\n{field.name}:".encode() for field in fields(AllowanceTable) if field.default is MISSING),
+    )
     assert parse_table(text, where=str(path)) == table
     write_bytes(path, text.encode())
 
@@ -98,8 +102,10 @@ def parse_table(text: str, *, where: str) -> AllowanceTable:
     root = read_nodes(text, where=where)
     _require_version(root, where)
     digits = root.value.pop(KEY, None) if isinstance(root.value, dict) else None
+    if digits is not None and not (isinstance(digits.value, list) and all(isinstance(one.value, str) for one in digits.value)):
+        raise InputError(f"{where}:{digits.line}: {KEY} is no list of text")
     table: AllowanceTable = decode_record(AllowanceTable, root, where=where)
-    _require_rules(table, root, where)
+    _require_rules(table, root, digits, where)
     _require_unedited(table, root, digits, where)
     return table
 
@@ -116,7 +122,7 @@ def _require_version(root: Node, where: str) -> None:
         )
 
 
-def _require_rules(table: AllowanceTable, root: Node, where: str) -> None:
+def _require_rules(table: AllowanceTable, root: Node, digits: Node | None, where: str) -> None:
     def line(*names: str | int) -> str:
         node = root
         for name in names:
@@ -129,12 +135,14 @@ def _require_rules(table: AllowanceTable, root: Node, where: str) -> None:
         )
     if table.placement != PLACEMENT:
         raise InputError(f"{line('placement')}: placement {table.placement!r} is not {PLACEMENT!r}")
+    edited = None if digits is None else edited_line(root, _plain(table), digits.plain())
     try:
         shape = table.model.shape
     except InputError as error:
-        raise InputError(f"{line('model')}: {error}") from error
+        raise InputError(f"{where}:{edited or root.value['model'].line}: {error}") from error
     if shape.shape_hash != table.model.shape_hash:
-        raise DamagedDataError(f"{line('model', 'shape_hash')}: not the hash of the model's shape; fit the table again")
+        at = edited or root.value["model"].value["shape_hash"].line
+        raise DamagedDataError(f"{where}:{at}: the shape is not the one of shape_hash; fit the table again")
     if not table.entries:
         raise InputError(f"{line('entries')}: no entry")
     for index, field, fault in entry_faults(table.entries, shape):
@@ -150,8 +158,6 @@ def _require_unedited(table: AllowanceTable, root: Node, digits: Node | None, wh
     if digits is None:
         raise InputError(f"{where}: lacks {KEY}; fit the table again")
     written = digits.plain()
-    if not isinstance(written, list) or not all(isinstance(one, str) for one in written):
-        raise InputError(f"{where}:{digits.line}: {KEY} is no list of text")
     body = _plain(table)
     if table.content_hash != entries_hash(table.model, table.placement, table.entries, table.generated):
         line = edited_line(root, body, written) or root.value["content_hash"].line

@@ -51,7 +51,7 @@ class Run:
         """One whole table in memory; not for `loads` of a large run."""
         # ParquetFile, not read_table, which imports pyarrow.dataset and pandas: a third of a second.
         empty = SCHEMAS[table].empty_table()
-        return pa.concat_tables([empty, *(pq.ParquetFile(path).read() for path in self.part_paths(table))])
+        return pa.concat_tables([empty, *(pq.ParquetFile(os.path.abspath(path)).read() for path in self.part_paths(table))])
 
 
 def run_name(folder: Path) -> str:
@@ -107,7 +107,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     strays = sorted(
         e.name for e in folder.iterdir() if e.suffix == ".parquet" and e.name not in listed and TEMPORARY_MARK not in e.name
     )
-    notices = tuple(f"{folder / name}: not in the manifest, ignored" for name in strays)
+    notices = tuple(f"{folder}: {name!a} is not in the manifest, ignored" for name in strays)
     return Run(folder=folder, manifest=manifest, notices=notices)
 
 
@@ -121,7 +121,7 @@ def _require_whole(folder: Path, manifest: Manifest) -> None:
             raise DamagedDataError(f"{path}: a finished run with {names.count(table)} parts of {table}, not {wanted}")
     for part in manifest.parts:
         with _decoding(folder / part.name):
-            reader = pq.ParquetFile(folder / part.name)
+            reader = pq.ParquetFile(os.path.abspath(folder / part.name))
             for group in range(reader.num_row_groups):
                 reader.read_row_group(group)
 
@@ -163,7 +163,7 @@ def _verify(folder: Path, part: Part) -> None:
             raise DamagedDataError(f"{path}: {num_bytes} bytes, the manifest says {part.num_bytes}")
         if sha256_of(path) != part.sha256:
             raise DamagedDataError(f"{path}: altered, its sha256 is not the manifest's")
-        metadata = pq.ParquetFile(path)
+        metadata = pq.ParquetFile(os.path.abspath(path))  # pyarrow takes ~ for the home folder
     except pa.ArrowInvalid as error:
         raise DamagedDataError(f"{path}: no Parquet file") from error
     except OSError as error:
@@ -220,7 +220,8 @@ def _require_own(folder: Path) -> None:
     if (folder / MANIFEST_NAME).exists():
         return
     for entry in sorted(folder.iterdir()):
-        if entry.name != LOCK_NAME and not _OWN_FILE.fullmatch(entry.name.partition(TEMPORARY_MARK)[0]):
+        name, mark, _ = entry.name.partition(TEMPORARY_MARK)
+        if entry.name != LOCK_NAME and not (mark and _OWN_FILE.fullmatch(name)):
             raise InputError(f"{folder}: holds {entry.name!r} and no run; choose an empty or new --out")
 
 
@@ -269,7 +270,7 @@ def _joined(digests: "list[hashlib._Hash]") -> bytes:
 
 def _segment_slices(path: Path) -> Iterator[tuple[int, list[memoryview]]]:
     """The bytes of each column of _HASHED for every run of one segment id inside a row group."""
-    reader = pq.ParquetFile(path)
+    reader = pq.ParquetFile(os.path.abspath(path))
     for group in range(reader.num_row_groups):
         table = reader.read_row_group(group)
         columns = [table[name].combine_chunks() for name in _HASHED]

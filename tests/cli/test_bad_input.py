@@ -277,6 +277,83 @@ def test_a_configuration_of_zeros_is_exit_2(invoke, policy, tmp_path, key):
     _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, str(folder))
 
 
+@pytest.mark.parametrize(("name", "neighbour"), [("g[1]", "g1"), ("b*", "bx"), ("c?", "cx"), ("[!a]", "b"), ("**", "d")])
+def test_a_run_below_a_folder_that_reads_as_a_pattern_is_read_itself(invoke, tmp_path, name, neighbour):
+    """Beside it stands a run that the pattern would find: all ranks even, where its own has all rows on one."""
+    for folder, loads in ((name, [100, 0, 0, 0]), (neighbour, [25, 25, 25, 25])):
+        rows = {(segment, 0): loads for segment in range(2)}
+        write_tiny_run(tmp_path / folder / "run", paths=[[0], [1]], segment_tokens=[100] * 2, loads=rows, num_experts=4, top_k=1)
+    code, out, err = invoke("imbalance", tmp_path / name / "run", "--ep", "4", "--batch-tokens", "100", "--json")
+    assert (code, json.loads(out)["rows"][0]["worst_imbalance"]) == (0, 4.0), err
+
+
+@pytest.mark.parametrize("kind", ["absent", "folder", "empty vocabulary"])
+def test_a_tokenizer_without_a_vocabulary_is_exit_2(invoke, policy, tmp_path, kind):
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    file = folder / "tokenizer.json"
+    if kind == "empty vocabulary":
+        body = json.loads(file.read_text())
+        body["model"]["vocab"], body["added_tokens"] = {}, []
+        file.write_text(json.dumps(body))
+    else:
+        file.unlink()
+    if kind == "folder":
+        file.mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", folder, tmp_path / "corpus.jsonl", "--out", tmp_path / "run"), 2, "vocabulary")
+
+
+def test_a_report_replaces_no_other_page(invoke, run_folder, tmp_path):
+    table, corpus = tmp_path / "a.yaml", tmp_path / "mine.jsonl"
+    assert invoke("fit", run_folder, "--batch-tokens", "100", "--out", table)[0] == 0
+    corpus.write_text('{"text": "see <html> tags"}\n')
+    _refused(invoke("report", run_folder, "--allowances", table, "--out", corpus), 2, "something else than a page")
+    assert corpus.read_text() == '{"text": "see <html> tags"}\n'
+    page = tmp_path / "page.html"
+    assert [invoke("report", run_folder, "--allowances", table, "--out", page)[0] for _ in range(2)] == [0, 0]
+    other = tmp_path / "other.yaml"
+    other.write_text("x: 1\nentries:\n- mine\ncontent_hash: 5\n")
+    _refused(invoke("fit", run_folder, "--batch-tokens", "100", "--out", other), 2)
+    assert other.read_text().startswith("x: 1")
+
+
+def test_parts_without_a_manifest_are_somebody_s(invoke, policy, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "loads-00000.parquet").write_text("precious")
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    _refused(invoke("measure", policy, tmp_path / "corpus.jsonl", "--out", out), 2, "loads-00000.parquet")
+    assert (out / "loads-00000.parquet").read_text() == "precious"
+
+
+@pytest.mark.parametrize("row", ['{"input_ids": [' + "9" * 400 + "]}", '{"text": "a", "\\u0074ext": "b"} 1-', '{"text": "a"} 1-'])
+def test_odd_numbers_in_a_row_are_no_traceback(invoke, policy, tmp_path, row):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "ok"}\n' + row + "\n")
+    command = [
+        "measure",
+        policy,
+        tmp_path / "corpus.jsonl",
+        "--out",
+        tmp_path / "run",
+        "--plan",
+        "--json",
+        "--on-bad-line",
+        "skip",
+    ]
+    code, out, err = invoke(*command)
+    assert (code, json.loads(out)["trajectories"]) == (0, 1), err
+
+
+def test_a_run_below_a_tilde_is_where_it_was_asked_for(policy, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "hello there"}\n')
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path / "home")}
+    for arguments in (["measure", str(policy), "corpus.jsonl", "--out", "~/run"], ["show", "~/run"]):
+        command = [sys.executable, "-m", "routing", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "~" / "run" / MANIFEST_NAME).is_file()
+
+
 def test_paths_that_are_no_text_are_written_and_told(run_folder, tmp_path):
     table, page = (tmp_path / os.fsdecode(b"\xff" + name) for name in (b".yaml", b".html"))
     for arguments in (

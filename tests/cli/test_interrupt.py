@@ -97,3 +97,17 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "routing: interrupted; nothing was begun\n")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_the_interpreter_is_taken_down_leaves_the_answer_whole(name):
+    code = f"""
+import atexit, os, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.{name}))
+sys.argv = ["routing", "--help"]
+from routing.cli import command
+command()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "measure" in done.stdout

@@ -228,6 +228,13 @@ def test_changes_that_cancel_are_named(files, tmp_path):
         replay(files[1], recorded=recorded, allowances=files[2], model=None)
 
 
+def test_another_allowance_behind_the_same_bytes_is_named(files, tmp_path):
+    body = estimate(request(files[1], files[2])).body
+    (tmp_path / "estimate.json").write_text(json.dumps({**body, "allowance": {**body["allowance"], "value": 1.2}}))
+    with pytest.raises(CheckFailedError, match="allowance: "):
+        replay(files[1], recorded=tmp_path / "estimate.json", allowances=files[2], model=None)
+
+
 @pytest.mark.parametrize("total", ["total_bytes", "floor_bytes", "walk_bytes", "required_bytes", "binding_rank"])
 def test_a_record_without_its_totals_is_no_estimate(files, tmp_path, total):
     body = estimate(request(files[1], files[2])).body

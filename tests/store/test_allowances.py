@@ -339,12 +339,12 @@ def test_a_hand_edit_passes_when_somebody_answers_for_it(tmp_path):
 def test_a_shape_that_is_not_the_hashed_one_is_seen(tmp_path):
     text, _ = _changed("num_experts: 256", "num_experts: 128")
     message = _refused(tmp_path, text, DamagedDataError)
-    assert message.startswith(f"{_line_of(text, 'shape_hash')}: not the hash of the model's shape")
+    assert message.startswith(f"{_line_of(text, 'num_experts')}: the shape is not the one of shape_hash")
 
 
 def test_a_shape_that_cannot_be_is_refused_at_the_model(tmp_path):
     text, _ = _changed("num_experts: 256", "num_experts: 0")
-    assert _refused(tmp_path, text) == f"{_line_of(text, 'model:')}: num_experts=0 is not positive"
+    assert _refused(tmp_path, text) == f"{_line_of(text, 'num_experts')}: num_experts=0 is not positive"
 
 
 def test_a_newer_table_is_refused_as_such(tmp_path):
