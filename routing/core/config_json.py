@@ -9,15 +9,17 @@ from routing.core.layers import DecoderShape, GdnShape, Mixer
 Config = Mapping[str, Any]
 
 _QWEN = ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-_ALL_MOE = ("mixtral", "olmoe", "flex_olmo", "phimoe", "granitemoe", "minimax_m2")  # intermediate_size is an expert's
-_DENSE_FIRST = ("glm4_moe", "dots1")
-FAMILIES = (*_QWEN, *_ALL_MOE, *_DENSE_FIRST, "ernie4_5_moe")
+_GRANITE = ("granitemoe", "granitemoeshared", "granitemoe_swa")
+_ALL_MOE = ("mixtral", "olmoe", "flex_olmo", "phimoe", "minimax_m2", "gpt_oss", *_GRANITE)  # intermediate_size is an expert's
+_DENSE_FIRST = ("glm4_moe", "dots1", "sarvam_moe")
+_LAYER_LIST = ("exaone_moe", "hy_v3", "mellum")  # mlp_layer_types names each layer
+FAMILIES = (*_QWEN, *_ALL_MOE, *_DENSE_FIRST, *_LAYER_LIST, "solar_open", "ernie4_5_moe")
 
 # Families whose attention doubles the query projection to gate its output; the file need not say so.
 _OUTPUT_GATED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "moe_k")
-_NUM_SHARED = ("n_shared_experts", "moe_num_shared_experts")
+_NUM_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 _NEEDED = (("num_hidden_layers",), ("hidden_size",), ("num_attention_heads",), ("vocab_size",), _NUM_EXPERTS, _TOP_K)
 _MIXERS: dict[str, Mixer] = {"full_attention": "attention", "sliding_attention": "attention", "linear_attention": "gdn"}
 _MAX = 10**7
@@ -128,6 +130,11 @@ def _moe_layers(family: str, keys: _Keys, num_layers: int) -> tuple[int, ...]:
         return tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0)
     if family in _DENSE_FIRST:
         return tuple(layers[keys.number("first_k_dense_replace") :])
+    if family in _LAYER_LIST:
+        kinds = keys.config.get("mlp_layer_types")
+        if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in ("dense", "sparse") for kind in kinds):
+            raise InputError(f"{keys.where}: mlp_layer_types is no list of num_hidden_layers={num_layers}, each dense or sparse")
+        return tuple(layer for layer in layers if kinds[layer] == "sparse")
     if family == "ernie4_5_moe":
         start, step = keys.number("moe_layer_start_index"), max(1, keys.number("moe_layer_interval", absent=1))
         end = num_layers - 1 if keys.config.get("moe_layer_end_index") == -1 else keys.number("moe_layer_end_index")
@@ -140,6 +147,8 @@ def _shared(keys: _Keys, expert_ffn_size: int) -> tuple[int, bool]:
     gated = keys.number("shared_expert_intermediate_size", absent=0)
     if gated:
         return gated, True
+    if keys.config.get("shared_intermediate_size"):  # Granite names the width itself
+        return keys.number("shared_intermediate_size"), False
     return keys.number(*_NUM_SHARED, absent=0) * expert_ffn_size, False
 
 

@@ -163,14 +163,37 @@ def test_every_family_is_read_as_the_measuring_side_reads_it(family):
     ffn = {"moe_intermediate_size", "intermediate_size"} & text.to_dict().keys()
     for name, value in {**small, **dict.fromkeys(experts, 16), **dict.fromkeys(ffn, 32), "pad_token_id": None}.items():
         setattr(text, name, value)
-    if hasattr(text, "layer_types") and text.layer_types is not None:
-        text.layer_types = text.layer_types[:4]
+    for name in ("layer_types", "mlp_layer_types"):
+        if getattr(text, name, None) is not None:
+            setattr(text, name, getattr(text, name)[:4])
+    if family in ("granitemoeshared", "granitemoe_swa"):
+        text.shared_intermediate_size = 48
     if family == "dots1":
         text.num_experts_per_tok, text.n_group, text.topk_group, text.n_shared_experts = 2, 1, 1, 1
-    if family == "glm4_moe":
+    if family in ("glm4_moe", "sarvam_moe", "solar_open", "exaone_moe"):
         text.n_group, text.topk_group = 1, 1
     if family == "ernie4_5_moe":
         text.moe_layer_end_index = 3
     measured = read_geometry(config, where="config.json").shape
     read = decoder_shape(json.loads(json.dumps(config.to_dict(), default=str)), name="tiny", where="config.json")
     assert read.routed == measured
+    assert _widths_of(transformers, config) == {
+        "q_proj": read.query_width * (2 if read.output_gate else 1),
+        "k_proj": read.kv_width,
+        "shared": read.shared_ffn_size,
+    }
+
+
+def _widths_of(transformers, config):
+    """What the parameters of the model itself say: rows of the query and key projections, width of the shared experts."""
+    import torch
+
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(config)
+    sizes = {
+        name: parameter.shape for name, parameter in model.named_parameters() if "vision" not in name and "visual" not in name
+    }
+    found = {one: next(shape[0] for name, shape in sizes.items() if f"{one}.weight" in name) for one in ("q_proj", "k_proj")}
+    shared = {shape[1] for name, shape in sizes.items() if "shared" in name and ("down_proj" in name or "output_linear" in name)}
+    assert len(shared) <= 1
+    return {**found, "shared": shared.pop() if shared else 0}
