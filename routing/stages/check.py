@@ -1,7 +1,7 @@
 """`routing check`: an allowance table and finished runs in; every measured batch that is above its allowance out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -161,7 +161,8 @@ def compared(cut: Cut, run: Run, tables: Tabulated) -> list[Comparison]:
 def propose(table: AllowanceTable, comparisons: Sequence[Comparison]) -> tuple[Proposal, ...]:
     """For what is passed, `headroom-v1` over what the table saw and what the runs show, never below the present allowance.
 
-    An entry that a raised divisor's allowance lifts is proposed too; one of a layer stays within that of all layers.
+    An entry that a raised divisor's allowance lifts is proposed too, and one of smaller batches that a raised larger one passes;
+    one of a layer stays within that of all layers.
     """
     passed = {(one.entry.batch_tokens, one.entry.layer) for one in comparisons if one.above}
     proposals: list[Proposal] = []
@@ -179,7 +180,21 @@ def propose(table: AllowanceTable, comparisons: Sequence[Comparison]) -> tuple[P
                 proposed, binds = cap, "all layers"
             place = {"ep": ep, "batch_tokens": size}
             proposals.append(Proposal(**place, layer=layer, allowance=entries[ep].allowance, proposed=proposed, binds=binds))
-    return tuple(proposals)
+    return _lifted(table, proposals)
+
+
+def _lifted(table: AllowanceTable, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
+    """The proposals, none below one of larger batches: an allowance never rises with the batch size."""
+    found = {(one.ep, one.batch_tokens, one.layer): one for one in proposals}
+    for entry in sorted(table.entries, key=lambda one: -one.batch_tokens):
+        larger = [one for one in found.values() if (one.ep, one.layer) == (entry.ep, entry.layer)]
+        most = max((one for one in larger if one.batch_tokens > entry.batch_tokens), key=lambda one: one.proposed, default=None)
+        place = (entry.ep, entry.batch_tokens, entry.layer)
+        present = found[place].proposed if place in found else entry.allowance
+        if most is not None and most.proposed > present:
+            binds = f"batch_tokens={most.batch_tokens}"
+            found[place] = replace(most, batch_tokens=entry.batch_tokens, allowance=entry.allowance, binds=binds)
+    return tuple(found.values())
 
 
 def _seen(entry: Entry, comparisons: Sequence[Comparison]) -> Fraction:

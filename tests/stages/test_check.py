@@ -112,6 +112,23 @@ def test_an_entry_of_a_layer_compares_that_layer_and_is_proposed_within_all_laye
     assert [(one["layer"], one["proposed"]) for one in found.answer["proposals"]] == [(1, 1.6)]
 
 
+def test_a_smaller_batch_is_proposed_at_least_what_a_larger_one_is(tmp_path):
+    # 20 tokens: 14 x 2 / 20 = 1.4 above 1.1, so 1 + 1.35 x 0.4 = 1.54 -> 1.6; 10 tokens: 1.4 within 1.5, which 1.6 passes.
+    run = _four_batches(tmp_path / "run", ((7, 3), (7, 3), (5, 5), (5, 5)))
+    path = _fit(run, tmp_path / "table.yaml", batch_sizes=(20, 10))
+    table = read_table(path)
+    assert [one.batch_tokens for one in table.entries] == [20, 10]
+    entries = tuple(replace(one, allowance=Decimal(text)) for one, text in zip(table.entries, ("1.1", "1.5"), strict=True))
+    write_table(
+        path, replace(table, entries=entries, content_hash=entries_hash(table.model, table.placement, entries, table.generated))
+    )
+    proposals = check(path, [run.folder]).answer["proposals"]
+    assert [(one["batch_tokens"], one["proposed"], one["binds"]) for one in proposals] == [
+        (20, 1.6, "core"),
+        (10, 1.6, "batch_tokens=20"),
+    ]
+
+
 @pytest.mark.parametrize(("order", "worst"), [("corpus", 1.0), (1, 1.4)])
 def test_batches_are_cut_in_the_order_of_the_fit(tmp_path, order, worst):
     # In corpus order batches of 20 tokens hold (7, 3) + (3, 7): even. sha256 of 1:TRAJECTORY_HASH puts the trajectories in the
