@@ -129,20 +129,23 @@ def _require_rules(table: AllowanceTable, root: Node, digits: Node | None, where
             node = node.value[name]
         return f"{where}:{node.line}"
 
+    def edited(otherwise: Node) -> str:
+        found = None if digits is None else edited_line(root, _plain(table), digits.plain())
+        return f"{where}:{found or otherwise.line}"
+
     if table.schema_version != TABLE_SCHEMA_VERSION:
         raise InputError(
             f"{line('schema_version')}: schema_version {table.schema_version} is not {TABLE_SCHEMA_VERSION}; fit it again"
         )
     if table.placement != PLACEMENT:
         raise InputError(f"{line('placement')}: placement {table.placement!r} is not {PLACEMENT!r}")
-    edited = None if digits is None else edited_line(root, _plain(table), digits.plain())
     try:
         shape = table.model.shape
     except InputError as error:
-        raise InputError(f"{where}:{edited or root.value['model'].line}: {error}") from error
+        raise InputError(f"{edited(root.value['model'])}: {error}") from error
     if shape.shape_hash != table.model.shape_hash:
-        at = edited or root.value["model"].value["shape_hash"].line
-        raise DamagedDataError(f"{where}:{at}: the shape is not the one of shape_hash; fit the table again")
+        at = edited(root.value["model"].value["shape_hash"])
+        raise DamagedDataError(f"{at}: the shape is not the one of shape_hash; fit the table again")
     if not table.entries:
         raise InputError(f"{line('entries')}: no entry")
     for index, field, fault in entry_faults(table.entries, shape):
