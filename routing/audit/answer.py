@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from routing.audit.claims import Comparison, Proposal, imbalance_of, unmeasured
+from routing.audit.claims import Comparison, Proposal, unmeasured
 
 
 def check_answer(table: str, comparisons: Sequence[Comparison], proposals: Sequence[Proposal]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _compared_row(one: Comparison) -> dict[str, Any]:
         "status": entry.status,
         "num_batches": one.num_batches,
         "num_above": len(one.above),
-        "worst_imbalance": float(imbalance_of(worst, entry.ep)) if worst else None,
+        "worst_imbalance": worst.ratio(entry.ep) if worst else None,
         "worst_layer": worst.layer if worst else None,
         "worst_batch": worst.batch if worst else None,
         "worst_rank": worst.rank if worst else None,
@@ -60,6 +60,6 @@ def _exceeded_rows(one: Comparison) -> Iterator[dict[str, Any]]:
             "layer": above.worst.layer,
             "batch": above.worst.batch,
             "rank": above.worst.rank,
-            "factor": float(imbalance_of(above.worst, one.entry.ep)),
+            "factor": above.worst.ratio(one.entry.ep),
             "layers_above": above.num_layers,
         }

@@ -95,11 +95,11 @@ def compare(entry: Entry, cut: CutRun) -> Comparison:
         if entry.layer not in ("all", one.layer):
             continue
         found = worsts.setdefault(one.batch, one)
-        if _ratio(one, cut.ep) > _ratio(found, cut.ep):
+        if one.ratio(cut.ep) > found.ratio(cut.ep):
             worsts[one.batch] = one
         if one.busiest_rows * cut.ep * allowance.denominator > allowance.numerator * one.routed_rows:
             above[one.batch] = above.get(one.batch, 0) + 1
-    ranked = sorted(worsts.values(), key=lambda one: (-_ratio(one, cut.ep), one.batch))
+    ranked = sorted(worsts.values(), key=lambda one: (-one.ratio(cut.ep), one.batch))
     return Comparison(
         entry=entry,
         identity=cut.identity,
@@ -109,11 +109,6 @@ def compare(entry: Entry, cut: CutRun) -> Comparison:
         worst=ranked[0] if ranked else None,
         above=tuple(Above(worst=one, num_layers=above[one.batch]) for one in ranked if one.batch in above),
     )
-
-
-def imbalance_of(one: BatchWorst, ep: int) -> Decimal:
-    """The query's float64 division as its shortest decimal, which is also how a table writes it."""
-    return Decimal(repr(_ratio(one, ep)))
 
 
 def evidence_of(comparison: Comparison) -> PolicyEvidence | None:
@@ -127,7 +122,7 @@ def evidence_fault(comparison: Comparison) -> str | None:
     claimed = evidence_of(comparison)
     if claimed is None:
         return None
-    seen = imbalance_of(comparison.worst, comparison.entry.ep) if comparison.worst else None
+    seen = comparison.worst.decimal(comparison.entry.ep) if comparison.worst else None
     pairs = (("full batches", claimed.num_batches, comparison.num_batches), ("observed max", claimed.observed_max, seen))
     where = f"{comparison.identity.label} at {comparison.where}"
     return next(
@@ -183,8 +178,4 @@ def _place(one: Entry | Proposal) -> tuple[int, int, Layer]:
 
 
 def _imbalance(comparison: Comparison) -> Decimal:
-    return imbalance_of(comparison.above[0].worst, comparison.entry.ep)
-
-
-def _ratio(one: BatchWorst, ep: int) -> float:
-    return one.busiest_rows * ep / one.routed_rows
+    return comparison.above[0].worst.decimal(comparison.entry.ep)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from routing.audit.claims import Comparison, Proposal, evidence_fault, evidence_of, imbalance_of
+from routing.audit.claims import Comparison, Proposal, evidence_fault, evidence_of
 from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
 
 MARKING_WORDS = ("simulated", "toy", "untrained", "random", "demo", "test")
@@ -108,7 +108,7 @@ class EntryFacts:
     @property
     def seen(self) -> Decimal | None:
         """The largest imbalance that the runs show; None without a full batch."""
-        worsts = [imbalance_of(one.worst, self.entry.ep) for one in self.comparisons if one.worst is not None]
+        worsts = [one.worst.decimal(self.entry.ep) for one in self.comparisons if one.worst is not None]
         return max(worsts, default=None)
 
 

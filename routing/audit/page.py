@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from routing.audit import words
-from routing.audit.claims import Comparison, imbalance_of
+from routing.audit.claims import Comparison
 from routing.audit.facts import EntryFacts, Facts, RunFacts
 from routing.audit.figures import figures, reference_size
 from routing.audit.verdict import furthest, judge, limits
@@ -37,7 +37,7 @@ def page(template: str, facts: Facts) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (ratio, exact, count, size, dash, listed, number_of, imbalance_of)
+    filters = (ratio, exact, count, size, dash, listed, number_of)
     environment.filters.update({one.__name__: one for one in filters})
     above = furthest(facts.comparisons, NUM_SHOWN_ABOVE)
     return environment.from_string(template).render(

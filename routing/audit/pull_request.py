@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from routing.audit.claims import Comparison, imbalance_of
+from routing.audit.claims import Comparison
 from routing.audit.difference import CHANGES, Moved, held_out_of
 from routing.audit.words import DASH, binding, count, exact, listed, number_of, size
 from routing.core.allowance import AllowanceTable
@@ -124,9 +124,9 @@ def _above(comparisons: Sequence[Comparison]) -> Iterator[str]:
         return
     yield "| passed at EP | batch tokens | allowance | factor | policy | layer | batch | rank |"
     yield "|---:|---:|---:|---:|---|---:|---:|---:|"
-    above.sort(key=lambda pair: -imbalance_of(pair[1], pair[0].entry.ep) / pair[0].entry.allowance)
+    above.sort(key=lambda pair: -pair[1].decimal(pair[0].entry.ep) / pair[0].entry.allowance)
     for one, worst in above[:MAX_ABOVE]:
-        factor = f"{float(imbalance_of(worst, one.entry.ep)):.4f}"
+        factor = f"{worst.ratio(one.entry.ep):.4f}"
         cells = (one.entry.ep, size(one.entry.batch_tokens), exact(one.entry.allowance), factor, code(one.identity.label))
         yield f"| {' | '.join(map(str, (*cells, worst.layer, worst.batch, worst.rank)))} |"
     yield ""

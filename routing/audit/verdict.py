@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from routing.audit.claims import Comparison, evidence_fault, evidence_of, imbalance_of, unmeasured
+from routing.audit.claims import Comparison, RunIdentity, evidence_fault, evidence_of, unmeasured
 from routing.audit.facts import EntryFacts, Facts
 from routing.audit.words import count, exact, listed, number_of, ratio, size
 from routing.core.allowance import Entry
@@ -95,7 +95,7 @@ def _measured(compared: Sequence[EntryFacts]) -> Iterator[str]:
     if closest.worst is not None:
         word = "The furthest above" if closest.above else "The closest"
         yield (
-            f"{word}: {_place(closest.entry)}, {ratio(imbalance_of(closest.worst, closest.entry.ep))} seen against "
+            f"{word}: {_place(closest.entry)}, {ratio(closest.worst.decimal(closest.entry.ep))} seen against "
             f"{exact(closest.entry.allowance)} allowed (policy '{closest.identity.label}', layer {closest.worst.layer}, "
             f"batch {closest.worst.batch}, rank {closest.worst.rank})."
         )
@@ -104,7 +104,7 @@ def _measured(compared: Sequence[EntryFacts]) -> Iterator[str]:
 def _cautions(facts: Facts) -> Iterator[str]:
     """What a reader must know before using a number that holds."""
     measured = [one for one in facts.comparisons if one.num_batches]
-    own = {one.identity for one in measured if evidence_of(one) is not None}
+    own = _its_own(facts)
     if _only_its_own(facts):
         if any(one.above for one in measured):
             yield "These are the runs that the table was fitted to, and a table as it was fitted holds for its own runs."
@@ -129,9 +129,13 @@ def _cautions(facts: Facts) -> Iterator[str]:
 
 def _only_its_own(facts: Facts) -> bool:
     """Whether every run that was compared is one that the table was fitted to."""
-    measured = [one for one in facts.comparisons if one.num_batches]
-    own = {one.identity for one in measured if evidence_of(one) is not None}  # entries of single layers name no policies
-    return bool(own) and own == {one.identity for one in measured}
+    own = _its_own(facts)
+    return bool(own) and own == {one.identity for one in facts.comparisons if one.num_batches}
+
+
+def _its_own(facts: Facts) -> set[RunIdentity]:
+    """The runs that were compared and that the table was fitted to; entries of single layers name no policies."""
+    return {one.identity for one in facts.comparisons if one.num_batches and evidence_of(one) is not None}
 
 
 def _not_covered(facts: Facts) -> Iterator[str]:

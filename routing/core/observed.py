@@ -1,6 +1,7 @@
 """What the query room hands the fit: each batch's worst rank as whole numbers, and what it was measured on."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 from routing.core.shapes import ModelShape
@@ -38,6 +39,14 @@ class BatchWorst:
     def imbalance(self, ep: int) -> Fraction:
         """Busiest rank over the even share, exact; 1 is even."""
         return Fraction(self.busiest_rows * ep, self.routed_rows)
+
+    def ratio(self, ep: int) -> float:
+        """The same by the query's one float64 division."""
+        return self.busiest_rows * ep / self.routed_rows
+
+    def decimal(self, ep: int) -> Decimal:
+        """`ratio` as its shortest decimal, which is how a table writes it."""
+        return Decimal(repr(self.ratio(ep)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

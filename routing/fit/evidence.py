@@ -129,7 +129,7 @@ def _observed_max(cell: Cell) -> ObservedMax:
         key=lambda found: found[2].imbalance(cell.ep),
     )
     return ObservedMax(
-        imbalance=_ratio(one, cell.ep),
+        imbalance=one.decimal(cell.ep),
         busiest_rows=one.busiest_rows,
         routed_rows=one.routed_rows,
         run=run.run,
@@ -141,17 +141,12 @@ def _observed_max(cell: Cell) -> ObservedMax:
     )
 
 
-def _ratio(one: BatchWorst, ep: int) -> Decimal:
-    """The same float64 division as the query's, its shortest decimal."""
-    return Decimal(repr(one.busiest_rows * ep / one.routed_rows))
-
-
 def _quantile(batches: Sequence[BatchWorst], ep: int, share: Fraction) -> Decimal | None:
     """By QUANTILE_RULE; None of no batches."""
     if not batches:
         return None
     ordered = sorted(batches, key=lambda one: one.imbalance(ep))
-    return _ratio(ordered[max(0, -(-share * len(ordered) // 1) - 1)], ep)
+    return ordered[max(0, -(-share * len(ordered) // 1) - 1)].decimal(ep)
 
 
 def _worst_layers(batches: Sequence[BatchWorst]) -> tuple[LayerShare, ...]:

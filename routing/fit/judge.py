@@ -7,7 +7,6 @@ The rule is the one of the fit, applied to what is left, over fewer pools. Where
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal
@@ -93,7 +92,7 @@ def hold(
                 allowance=one.allowance,
                 num_batches=len(worsts),
                 num_above=len(above),
-                worst=None if largest is None else _ratio(largest, ep),
+                worst=None if largest is None else largest.decimal(ep),
                 above=tuple(_listed(worst, ep) for worst in above[:NUM_LISTED]),
             ),
         )
@@ -143,8 +142,4 @@ def _fit(
 
 
 def _listed(worst: BatchWorst, ep: int) -> HeldOutBatch:
-    return HeldOutBatch(batch=worst.batch, layer=worst.layer, rank=worst.rank, imbalance=_ratio(worst, ep))
-
-
-def _ratio(worst: BatchWorst, ep: int) -> Decimal:
-    return Decimal(repr(worst.busiest_rows * ep / worst.routed_rows))
+    return HeldOutBatch(batch=worst.batch, layer=worst.layer, rank=worst.rank, imbalance=worst.decimal(ep))

@@ -24,12 +24,11 @@ from routing.fit.cell import Cell
 from routing.fit.counts import Counts
 from routing.fit.evidence import counted_evidence, proven_evidence
 from routing.fit.headroom import HEADROOM
-from routing.fit.judge import Fitted, hold, judged_halves, judged_strata
+from routing.fit.judge import MIN_FITTED_BATCHES, Fitted, hold, judged_halves, judged_strata
 from routing.fit.recut import real_batches
 from routing.fit.steps import Place, stepped
 from routing.fit.strat_boot import RESAMPLED, Resampled, is_enough, resample
 
-MIN_FITTED_BATCHES = 2
 SAME_IN_ALL = ("dtype", "segment_tokens", "view", "order")
 
 
