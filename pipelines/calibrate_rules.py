@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from routing.fit import gumbel, resample
-from routing.fit.counts import Counts, Integers
+from routing.fit.counts import Counts
 from routing.fit.headroom import HEADROOM
 from routing.fit.recut import RealBatches, real_batches
 from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
@@ -114,7 +114,7 @@ def in_order(counts: Counts, rng: np.random.Generator) -> Counts:
     """The same trajectories in a random order."""
     place_T = np.empty(len(counts.units_T))
     place_T[rng.permutation(len(place_T))] = np.arange(len(place_T))
-    return _steps(counts, np.argsort(place_T[counts.trajectory_ids], kind="stable"))
+    return counts.of_steps(np.argsort(place_T[counts.trajectory_ids], kind="stable"))
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -152,15 +152,11 @@ def _first_batches(counts: Counts, batch_tokens: int) -> Counts | None:
     tokens_T = np.bincount(counts.trajectory_ids, weights=counts.num_tokens)[order]
     first = max(1, int(np.searchsorted(np.cumsum(tokens_T), NUM_FITTED * batch_tokens)) - 1)
     for num in range(first, len(order) + 1):
-        part = _steps(counts, np.flatnonzero(np.isin(counts.trajectory_ids, order[:num])))
+        part = counts.of_steps(np.isin(counts.trajectory_ids, order[:num]))
         is_long = part.num_tokens_packed >= NUM_FITTED * batch_tokens
         if is_long and real_batches(part, batch_tokens=batch_tokens, eps=EPS[:1]).num_batches >= NUM_FITTED:
             return part
     return None
-
-
-def _steps(counts: Counts, rows: Integers) -> Counts:
-    return replace(counts, **{name: getattr(counts, name)[rows] for name in ("trajectory_ids", "segment_ids", "num_tokens")})
 
 
 def _levels(sample: Counts, batch_tokens: int, eps: Sequence[int], seed: int) -> tuple[Values, Values]:

@@ -55,16 +55,15 @@ class Counts:
 
     def of_units(self, names: frozenset[str]) -> "Counts":
         """The steps of these units alone, in the same order."""
-        return self._where(_is_named(self.unit_names, names)[self.units_T])
+        return self.of_steps(_is_named(self.unit_names, names)[self.units_T][self.trajectory_ids])
 
     def of_strata(self, names: frozenset[str]) -> "Counts":
         """The steps of these strata alone, in the same order."""
-        return self._where(_is_named(self.stratum_names, names)[self.strata_T])
+        return self.of_steps(_is_named(self.stratum_names, names)[self.strata_T][self.trajectory_ids])
 
-    def _where(self, wanted_T: Booleans) -> "Counts":
-        kept = wanted_T[self.trajectory_ids]
-        columns = {name: getattr(self, name)[kept] for name in ("trajectory_ids", "segment_ids", "num_tokens")}
-        return replace(self, **columns)
+    def of_steps(self, rows: Booleans | Integers) -> "Counts":
+        """The steps that a mask keeps, or those of these rows in their order."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "segment_ids", "num_tokens")})
 
 
 def _is_named(all_names: Sequence[str], names: frozenset[str]) -> Booleans:

@@ -43,8 +43,7 @@ def fit(
     runs = open_distinct(folders)
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
     for run in runs:
-        if run.manifest.state == "finished":
-            require_content(run)  # the table names the counts it rests on by this hash
+        require_content(run)  # the table names the counts it rests on by this hash
         sizes, left_out = ep_sizes_of(run, eps)
         with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order) as tables:
             measured.append(observed_run(run, tables, eps=sizes, view=VIEW, order=order))

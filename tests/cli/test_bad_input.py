@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from routing.cli import main
 from routing.store.manifest import decode, encode
 from routing.store.run import MANIFEST_NAME
 from tests.conftest import REPOSITORY
@@ -28,23 +27,6 @@ def run_folder(tmp_path):
     loads = {(segment, 0): [50 + segment, 50 - segment, 0, 0, 0, 0, 0, 0] for segment in range(8)}
     write_tiny_run(tmp_path / "run", paths=[[s] for s in range(8)], segment_tokens=[100] * 8, loads=loads, num_experts=8, top_k=1)
     return tmp_path / "run"
-
-
-@pytest.fixture
-def invoke(monkeypatch, capsys):
-    """Runs the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["routing", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as left:
-            code = left.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def _refused(answer, exit_code, *words):

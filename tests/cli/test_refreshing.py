@@ -1,14 +1,12 @@
 """`routing refresh` as a user runs it: what goes to stdout, the exit code, one line for what is wrong."""
 
 import json
-import sys
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from routing.audit.pull_request import MARK
-from routing.cli import main
 from routing.core.allowance import entries_hash
 from routing.store.allowances import read_table, write_table
 from tests.policies import write_tiny_policy
@@ -38,18 +36,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def refresh(folder, monkeypatch, capsys):
+def refresh(folder, invoke, monkeypatch):
     """Runs the verb in this process, in the plan's folder: (exit code, stdout, what stderr says without progress)."""
 
     def call(*arguments):
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["routing", "refresh", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as left:
-            code = left.code
-        out, err = capsys.readouterr()
+        code, out, err = invoke("refresh", *arguments)
         return code, out, [line for line in err.splitlines() if line.startswith("routing: ")]
 
     return call
