@@ -1,6 +1,7 @@
 """Verbs, flags and exit codes. Results go to stdout (`--json` for machines), progress and warnings to stderr."""
 
 import io
+import os
 import re
 import signal
 import sys
@@ -16,6 +17,7 @@ from routing.cli.common import Json, Runs, print_answer, quiet_transformers, war
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.units import parse_size, parse_size_list
+from routing.core.worker import worker_of
 
 app = typer.Typer(
     name="routing",
@@ -62,6 +64,7 @@ def measure(
     quiet_transformers()
     from routing.stages.begin import MeasureRequest
 
+    worker = worker_of(os.environ)
     request = MeasureRequest(
         policy=policy,
         corpus=tuple(corpus),
@@ -76,12 +79,17 @@ def measure(
         dtype=dtype,
         on_bad_line=on_bad_line,
         command=tuple(sys.argv[1:]),
+        worker=worker,
     )
-    with StderrProgress() as progress:
+    with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:
             from routing.stages.plan import plan as plan_stage
 
             result: Any = plan_stage(request, progress)
+        elif worker.count > 1:
+            from routing.stages.share import measure_share
+
+            result = measure_share(request, progress)
         else:
             from routing.stages.measure import measure as measure_stage
 

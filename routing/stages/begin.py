@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import torch
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
+from routing.core.worker import Worker
 from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
@@ -20,7 +21,7 @@ from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
 from routing.stages.provenance import tool_commit, utc_now, versions
-from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings
+from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings, identity
 from routing.store.run import MANIFEST_NAME, read_manifest, run_name
 
 SEED = 0
@@ -52,6 +53,7 @@ class MeasureRequest:
     dtype: str
     on_bad_line: str
     command: tuple[str, ...]
+    worker: Worker = Worker()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +71,11 @@ class Prepared:
 
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
-    device = resolve_device(request.device)
+    device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
-    settle_threads(files.shape, device)
+    settle_threads(files.shape, device, num_workers=request.worker.count)
     _require_plain("--label", files.name if request.label is None else request.label)
     tokenizer = load_tokenizer(files)
     progress.begin("reading the corpus", request.max_tokens)
@@ -195,16 +197,9 @@ def existing(out: Path) -> Manifest | None:
 
 def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
     """A run goes on only with what it began with; InputError names the first difference."""
-    same_settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
-    pairs: list[tuple[str, Any, Any]] = [
-        (name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in same_settings
-    ]
-    pairs += [
-        (f"policy {name}", value, asdict(wanted.policy)[name]) for name, value in asdict(found.policy).items() if name != "name"
-    ]
-    pairs.append(("corpus", found.corpus.corpus_hash, wanted.corpus.corpus_hash))
-    for what, old, new in pairs:
-        if old != new:
+    now = identity(wanted)
+    for what, old in identity(found).items():
+        if old != (new := now[what]):
             raise InputError(
                 f"{out}: was measured with {what} {str(old)[:24]}, now {str(new)[:24]}; choose another --out, or remove the run"
             )

@@ -1,10 +1,11 @@
-"""`routing measure`: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
+"""`routing measure` by one process: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 
 from routing.core.errors import InputError
@@ -18,6 +19,8 @@ from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, count
 from routing.stages.provenance import utc_now
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
+from routing.store.schemas import SCHEMAS
+from routing.store.worker_parts import remove_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,20 @@ class MeasureResult:
     elapsed_s: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredPart:
+    """One part's rows of `loads`, and what they took."""
+
+    index: int
+    rows: pa.Table
+    rows_per_segment: int
+    elapsed_s: float
+    halvings: int
+
+
+Commit = Callable[[MeasuredPart], None]
+
+
 def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
     """Measures what the run still lacks; a finished run is said to be finished and left as it is."""
     prepared = prepare(request, progress)
@@ -50,17 +67,16 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
         policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
         writer = _writer(request.out, found, prepared, progress)
         if policy is not None:
-            _measure_missing(prepared, policy, writer, progress)
+            settle_implementations(policy, writer)
+            missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
+            measure_parts(prepared, policy, missing, _committing(writer), progress)
+            finish(writer)
         return MeasureResult(**counts(request.out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
 def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Progress) -> RunWriter:
     if found is None:
-        writer = RunWriter(out, prepared.manifest)
-        writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
-        for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
-            writer.commit(table, 0, rows)
-        return writer
+        return begin_run(out, None, prepared)
     run = open_run(out)
     for notice in run.notices:
         progress.note(notice)
@@ -68,44 +84,64 @@ def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Pro
         progress.note(f"{out}: finished already on {found.finished_at}; nothing to measure")
     else:
         progress.note(f"{out}: going on, {len(run.part_paths('loads'))} of {found.planned_load_parts} parts are in")
-    if found.versions != prepared.manifest.versions and found.state != "finished":
-        changed = _difference(found.versions, prepared.manifest.versions)
-        progress.note(f"{out}: begun with other versions ({changed}); near-ties may fall otherwise")
-    writer = RunWriter(out, found)
-    for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
-        if not writer.has(table, 0):
-            writer.commit(table, 0, rows)
+        note_versions(out, found, prepared, progress)
+    writer = begin_run(out, run.manifest, prepared)
+    if run.manifest != found:
+        writer.update()
+        remove_records(out, writer.manifest)
     return writer
 
 
-def _difference(old: dict[str, str], new: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {old.get(name)} -> {new.get(name)}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)
-    )
+def begin_run(out: Path, found: Manifest | None, prepared: Prepared) -> RunWriter:
+    """The run's manifest and what all parts share, written where they aren't there yet."""
+    writer = RunWriter(out, prepared.manifest if found is None else found)
+    if found is None:
+        writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
+    if not all(writer.has(table, 0) for table in SCHEMAS if table != "loads"):
+        for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
+            if not writer.has(table, 0):
+                writer.commit(table, 0, rows)
+    return writer
 
 
-def _measure_missing(prepared: Prepared, policy: LoadedPolicy, writer: RunWriter, progress: Progress) -> None:
-    torch.manual_seed(SEED)
-    _settle_implementations(policy, writer)
-    missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-    progress.begin(f"measuring {writer.manifest.label}", sum(part.num_tokens for part in missing))
-    sequences = [one.token_ids for one in prepared.corpus.trajectories]
-    budget = Budget(tokens_per_batch=writer.manifest.settings.tokens_per_batch)
-    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
-        for part in missing:
-            _measure_one(policy, counter, part, prepared.tree, sequences, budget, writer, progress.advance)
+def finish(writer: RunWriter) -> None:
+    """Seals a run whose parts are all in the writer's manifest."""
     finished = Run(folder=writer.folder, manifest=writer.manifest)
     writer.update(content_hash=content_hash(finished), state="finished", finished_at=utc_now())
 
 
-def _settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
+def note_versions(out: Path, found: Manifest, prepared: Prepared, progress: Progress) -> None:
+    """Tells where an unfinished run was begun with other versions."""
+    old, new = found.versions, prepared.manifest.versions
+    if old != new:
+        names = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+        changed = ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
+        progress.note(f"{out}: begun with other versions ({changed}); near-ties may fall otherwise")
+
+
+def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
     """Records what the model chose, known only now; a run that began with another is not gone on with."""
     chosen = {name: getattr(policy, name) for name in ("attention_implementation", "experts_implementation")}
     for name, now in chosen.items():
         before = getattr(writer.manifest.settings, name)
         if before not in (None, now):
             raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
-    writer.update(settings=replace(writer.manifest.settings, **chosen))
+    settings = replace(writer.manifest.settings, **chosen)
+    if settings != writer.manifest.settings:
+        writer.update(settings=settings)
+
+
+def measure_parts(
+    prepared: Prepared, policy: LoadedPolicy, missing: Sequence[PartPlan], commit: Commit, progress: Progress
+) -> None:
+    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
+    torch.manual_seed(SEED)
+    progress.begin(f"measuring {prepared.manifest.label}", sum(part.num_tokens for part in missing))
+    sequences = [one.token_ids for one in prepared.corpus.trajectories]
+    budget = Budget(tokens_per_batch=prepared.manifest.settings.tokens_per_batch)
+    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
+        for part in missing:
+            _measure_one(policy, counter, part, prepared.tree, sequences, budget, commit, progress.advance)
 
 
 def _measure_one(
@@ -115,18 +151,32 @@ def _measure_one(
     tree: PrefixTree,
     sequences: Sequence[TokenIds],
     budget: Budget,
-    writer: RunWriter,
+    commit: Commit,
     on_tokens: Callable[[int], None],
 ) -> None:
     began, halvings = time.monotonic(), budget.halvings
     loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, on_tokens=on_tokens)
     layers = [experts.layer for experts in policy.experts]
-    rows = loads_table(loads_SLE, first_segment=part.first_segment, layers=layers)
-    writer.commit(
-        "loads",
-        part.index,
-        rows,
-        rows_per_segment=len(layers) * counter.num_experts,
-        elapsed_s=writer.manifest.elapsed_s + time.monotonic() - began,
-        halvings=writer.manifest.halvings + budget.halvings - halvings,
+    commit(
+        MeasuredPart(
+            index=part.index,
+            rows=loads_table(loads_SLE, first_segment=part.first_segment, layers=layers),
+            rows_per_segment=len(layers) * counter.num_experts,
+            elapsed_s=time.monotonic() - began,
+            halvings=budget.halvings - halvings,
+        )
     )
+
+
+def _committing(writer: RunWriter) -> Commit:
+    def commit(part: MeasuredPart) -> None:
+        writer.commit(
+            "loads",
+            part.index,
+            part.rows,
+            rows_per_segment=part.rows_per_segment,
+            elapsed_s=writer.manifest.elapsed_s + part.elapsed_s,
+            halvings=writer.manifest.halvings + part.halvings,
+        )
+
+    return commit
