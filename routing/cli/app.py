@@ -57,6 +57,12 @@ def measure(
     on_bad_line: Annotated[
         str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
     ] = "stop",
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Measure the policy under this LoRA adapter, a folder that peft wrote.")
+    ] = None,
+    base_out: Annotated[
+        Path | None, typer.Option("--base-out", help="With --adapter: measure the base policy too, into this run directory.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say tokens, segments, disk and expected time; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +86,8 @@ def measure(
         on_bad_line=on_bad_line,
         command=tuple(sys.argv[1:]),
         worker=worker,
+        adapter=adapter,
+        base_out=base_out,
     )
     with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,10 @@ from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
+from routing.measure.device import resolve_device, resolve_dtype, settle_threads
 from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
-from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
+from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
 from routing.stages.provenance import tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings, identity
 from routing.store.run import MANIFEST_NAME, read_manifest, run_name
@@ -54,6 +56,8 @@ class MeasureRequest:
     on_bad_line: str
     command: tuple[str, ...]
     worker: Worker = Worker()
+    adapter: Path | None = None
+    base_out: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +75,11 @@ class Prepared:
 
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
+    _require_two_runs(request)
     device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
+    files = files if request.adapter is None else adapted(files, request.adapter)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device, num_workers=request.worker.count)
     _require_plain("--label", files.name if request.label is None else request.label)
@@ -100,6 +106,23 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
     return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+
+
+def base_of(prepared: Prepared) -> Prepared:
+    """The same measurement of the policy without its adapter: the corpus read and the tree cut already."""
+    base = prepared.files.base
+    assert base is not None
+    policy = replace(base.record, template_sha256=prepared.manifest.policy.template_sha256)
+    return replace(prepared, files=base, manifest=replace(prepared.manifest, policy=policy, label=base.name))
+
+
+def _require_two_runs(request: MeasureRequest) -> None:
+    if request.base_out is None:
+        return
+    if request.adapter is None:
+        raise InputError(f"--base-out: {request.base_out}: a run of the base without its adapter; name one with --adapter DIR")
+    if os.path.realpath(request.base_out) == os.path.realpath(request.out):
+        raise InputError(f"--base-out: {request.base_out} is --out too; base and adapted policy are two runs")
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:

@@ -15,7 +15,7 @@ from routing.measure.capture import ExpertCounter
 from routing.measure.forward import Budget, TokenIds, loads_table, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
-from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, counts, existing, prepare, require_same
 from routing.stages.provenance import utc_now
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
@@ -54,24 +54,33 @@ Commit = Callable[[MeasuredPart], None]
 
 
 def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
-    """Measures what the run still lacks; a finished run is said to be finished and left as it is."""
+    """Measures what the run still lacks, that of the base policy first where one is asked for.
+
+    A finished run is said to be finished and left as it is.
+    """
     prepared = prepare(request, progress)
-    with writing(request.out) as notices:
+    if request.base_out is not None:
+        _measure(request.base_out, base_of(prepared), progress)
+    return _measure(request.out, prepared, progress)
+
+
+def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
+    with writing(out) as notices:
         for notice in notices:
             progress.note(notice)
-        found = existing(request.out)
+        found = existing(out)
         if found is not None:
-            require_same(request.out, found, prepared.manifest)
+            require_same(out, found, prepared.manifest)
         finished = found is not None and found.state == "finished"
         # Weights that can't be loaded leave no run behind, which would hold the corpus to their hash.
         policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
-        writer = _writer(request.out, found, prepared, progress)
+        writer = _writer(out, found, prepared, progress)
         if policy is not None:
             settle_implementations(policy, writer)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
             measure_parts(prepared, policy, missing, _committing(writer), progress)
             finish(writer)
-        return MeasureResult(**counts(request.out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
+        return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
 def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Progress) -> RunWriter:

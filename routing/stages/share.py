@@ -7,9 +7,10 @@ each. Whoever finds all parts in seals the run. A dead worker leaves its share u
 from dataclasses import dataclass
 from pathlib import Path
 
+from routing.core.worker import Worker
 from routing.measure.plan import PartPlan, deal_parts
 from routing.measure.policy import load_policy
-from routing.stages.begin import MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, counts, existing, prepare, require_same
 from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions, settle_implementations
 from routing.store.manifest import Manifest
 from routing.store.run import RunWriter, manifest_turn, open_run, part_name, read_manifest, working
@@ -38,9 +39,14 @@ class ShareResult:
 
 
 def measure_share(request: MeasureRequest, progress: Progress) -> ShareResult:
-    """Measures what this worker's share still lacks, and seals the run where nobody's lacks anything."""
+    """Measures what this worker's share still lacks, and seals a run where nobody's lacks anything; the base policy's first."""
     prepared = prepare(request, progress)
-    out, worker = request.out, request.worker
+    if request.base_out is not None:
+        _measure_one(request.base_out, base_of(prepared), request.worker, progress)
+    return _measure_one(request.out, prepared, request.worker, progress)
+
+
+def _measure_one(out: Path, prepared: Prepared, worker: Worker, progress: Progress) -> ShareResult:
     with working(out) as notices:
         for notice in notices:
             progress.note(notice)
