@@ -1,4 +1,4 @@
-"""Does the query name what ranks receive? A batch's rows are sent to their experts' owners by a real all-to-all, and counted there.
+"""What ranks receive, beside what the query says: a batch's rows are sent to their experts' owners by a real all-to-all.
 
     python -m pipelines.check_dispatch
 
@@ -166,7 +166,9 @@ def main() -> None:
         places = [place for place in asked if place[0] == ep]
         odd = [place for place in places if asked[place] != received[place]]
         total = sum(received[place] for place in places)
-        verdict = "equal" if not odd else f"not equal, first (ep, layer, rank) {odd[0]}: {asked[odd[0]]}, {received[odd[0]]} arrived"
+        verdict = "equal"
+        if odd:
+            verdict = f"not equal, first (ep, layer, rank) {odd[0]}: {asked[odd[0]]} asked, {received[odd[0]]} arrived"
         print(f"ep {ep}: {total:,} rows to {len(places)} (layer, rank) places, {verdict}")
     sys.exit(asked != received)
 

@@ -24,6 +24,9 @@ class Worker:
         return f"worker {self.index + 1} of {self.count}"
 
 
+ALONE = Worker()
+
+
 def worker_of(environment: Mapping[str, str]) -> Worker:
     """The worker that the environment describes; the only one where it says nothing.
 
@@ -33,7 +36,7 @@ def worker_of(environment: Mapping[str, str]) -> Worker:
     """
     inner = _ranks(environment, "RANK", "WORLD_SIZE", "LOCAL_RANK")
     if inner is None:  # SLURM_NTASKS is set outside a step too, where one process runs
-        inner = _ranks(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID") or Worker()
+        inner = _ranks(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID") or ALONE
     if "SLURM_ARRAY_TASK_ID" not in environment or "SLURM_ARRAY_TASK_COUNT" not in environment:
         return inner
     first, step = (_number(environment, f"SLURM_ARRAY_TASK_{name}", default) for name, default in (("MIN", "0"), ("STEP", "1")))

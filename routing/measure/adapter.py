@@ -39,7 +39,7 @@ def apply_adapter(model: nn.Module, folder: Path) -> None:
 
     with told_as(f"--adapter: {folder}: not loaded"):
         stored = load_file(folder / WEIGHTS_NAME)
-        wrapped: Any = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)  # type: ignore[arg-type]
+        wrapped: Any = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
         placed = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     odd = sorted(name for name in stored.keys() | placed.keys() if not _is_same(stored.get(name), placed.get(name)))
     if odd:

@@ -150,7 +150,7 @@ def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
     import transformers
 
     named = getattr(transformers, files.record.architecture, transformers.AutoModelForCausalLM)
-    kind = transformers.AutoModel if files.adapter is None else named
+    kind: Any = transformers.AutoModel if files.adapter is None else named
     with told_as(f"{files.folder}: weights not loaded"):
         model, loaded = kind.from_pretrained(
             str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True

@@ -13,7 +13,7 @@ import torch
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
-from routing.core.worker import Worker
+from routing.core.worker import ALONE, Worker
 from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
@@ -55,7 +55,7 @@ class MeasureRequest:
     dtype: str
     on_bad_line: str
     command: tuple[str, ...]
-    worker: Worker = Worker()
+    worker: Worker = ALONE
     adapter: Path | None = None
     base_out: Path | None = None
 

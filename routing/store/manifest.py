@@ -84,7 +84,6 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
-    device_map: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

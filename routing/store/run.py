@@ -101,7 +101,8 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """
     folder = Path(folder)
     require_run_name(folder)
-    manifest, told = read_manifest(folder), ()
+    manifest = read_manifest(folder)
+    told: tuple[str, ...] = ()
     if manifest.state != "finished":
         gathered = gather(folder, manifest)
         manifest, told = gathered.manifest, gathered.notices

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, StorageError
 from routing.store.files import remove_temporaries, write_bytes
-from routing.store.manifest import SCHEMA_VERSION, Manifest, Part, PartRecord, decode_part_record, encode, identity_hash
+from routing.store.manifest import SCHEMA_VERSION, Manifest, PartRecord, decode_part_record, encode, identity_hash
 from routing.store.parquet import write_part
 from routing.store.schemas import SCHEMAS
 
@@ -52,7 +52,7 @@ def commit_part(
     path = folder / name
     if is_recorded(folder, manifest, name):
         if not pq.ParquetFile(os.path.abspath(path)).read().equals(rows.cast(SCHEMAS["loads"])):
-            raise DamagedDataError(f"{path}: another worker counted other rows for the same tokens; remove the run, measure again")
+            raise DamagedDataError(f"{path}: another worker counted other rows for the same tokens; measure this run anew")
         return f"{path}: another worker committed the same rows; ours are dropped"
     part = write_part(path, "loads", rows, rows_per_segment=rows_per_segment)
     made_for = identity_hash(manifest)

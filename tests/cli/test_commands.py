@@ -21,8 +21,8 @@ FLAGS = {
     "fit": "RUNS --batch-tokens --ep --json --order --out --per-layer",
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
     "measure": (
-        "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
-        " --tokenizer"
+        "CORPUS POLICY --adapter --base-out --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out"
+        " --plan --segment-tokens --tokenizer"
     ),
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
