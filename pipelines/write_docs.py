@@ -7,15 +7,17 @@ from pathlib import Path
 
 import typer
 
+from routing.audit.record_rows import AuditRecord
 from routing.cli.app import app
 from routing.measure.refusals import REASONS
-from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, schema_text
+from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, record_schema_text, schema_text
 from tests.measure.families import FAMILIES, TRIED_WITH
 from tests.measure.tiny import NUM_LAYERS
 
 TARGET = Path("docs/commands.md")
 ARCHITECTURES = Path("docs/architectures.md")
 SCHEMAS = Path("data/schemas")
+AUDIT_SCHEMA_ID = "audit.schema.json"
 
 
 def commands_text() -> str:
@@ -82,6 +84,7 @@ def main() -> None:
     SCHEMAS.mkdir(exist_ok=True)
     (SCHEMAS / SCHEMA_ID).write_text(schema_text())
     (SCHEMAS / PLAN_SCHEMA_ID).write_text(plan_schema_text())
+    (SCHEMAS / AUDIT_SCHEMA_ID).write_text(record_schema_text(AuditRecord, AUDIT_SCHEMA_ID))
 
 
 if __name__ == "__main__":

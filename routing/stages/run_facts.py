@@ -2,16 +2,16 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
-from routing.audit.facts import CorpusFile, LayerRow, Pairs, RunFacts, WorstRow, markings
+from routing.audit.facts import CorpusFile, Pairs, RunFacts, markings
 from routing.audit.words import count, gigabytes
 from routing.store.run import Run
 
 
-def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[LayerRow]) -> RunFacts:
-    """The manifest of `run` and what was read from its tables; refusals as counts, never a word of a trajectory."""
+def run_facts(name: str, run: Run, tables: dict[str, Any]) -> RunFacts:
+    """The manifest of `run` and what was read from its tables, by field; refusals as counts, never a word of a trajectory."""
     manifest = run.manifest
     corpus, shape = manifest.corpus, manifest.shape
     columns = [field.name for field in fields(CorpusFile)]
@@ -32,8 +32,9 @@ def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[
         files=tuple(CorpusFile(**{column: getattr(file, column) for column in columns}) for file in corpus.files),
         refused=tuple(sorted(Counter(one.reason for one in corpus.refusals).items())),
         provenance=_run_provenance(run),
-        worsts=tuple(worsts),
-        layers=tuple(layers),
+        content_hash=manifest.content_hash,
+        corpus_hash=corpus.corpus_hash,
+        **tables,
     )
 
 

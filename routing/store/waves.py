@@ -39,9 +39,7 @@ def read_waves(path: Path) -> dict[str, Wave]:
     root = read_nodes(text, where=str(path))
     if not isinstance(root.value, dict) or not all(isinstance(one.value, dict) for one in root.value.values()):
         raise InputError(f"{path}: no mapping of names to waves; each is a wave as `routing estimate` takes it, under its name")
-    return {
-        name: decode_record(Wave, node, where=f"{path}: {name[:80]}", sentences=NOT_COVERED) for name, node in root.value.items()
-    }
+    return {name: decode_record(Wave, node, where=str(path), sentences=NOT_COVERED) for name, node in root.value.items()}
 
 
 def wave_text(wave: Wave, *, comment: str | None = None) -> str:
