@@ -90,7 +90,7 @@ def statistics_chart(marks: Sequence[Mark], *, names: Sequence[str], allowance: 
 def distribution_chart(
     worsts: Mapping[str, Sequence[float]], *, names: Sequence[str], allowance: Decimal | None, top: float
 ) -> str:
-    """The share of batches whose worst layer stays at or below an imbalance, a step line a run. A dashed line is the allowance."""
+    """The share of batches whose worst layer stays at or below an imbalance, a step line a run; the allowance dashed."""
     import altair as alt
 
     rows = [

@@ -64,7 +64,7 @@ def _ranks(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         worst = max(present, key=lambda row: (row.share or 0, -row.layer, -row.rank))
         cells = [Cell(column=row.rank, layer=row.layer, value=row.share or 0, is_worst=row is worst) for row in present]
         title = f"Rows of each rank over the even share at EP {ep}, batches of {size(chosen)} tokens"
-        said = f"{run}, batch {worst.batch}: rank {worst.rank} of layer {worst.layer} gets {ratio(worst.share)} times its even share."
+        said = f"{run}, batch {worst.batch}: rank {worst.rank} of layer {worst.layer} gets {ratio(worst.share)} even shares."
         drawn = cell_chart(cells, column="rank", top=top)
         drawn = accessible(drawn, name=f"ranks-ep{ep}", title=title, description=said)
         panels.append(Panel(title=f"EP {ep}: {run}, batch {worst.batch}", svg=drawn))
@@ -150,7 +150,9 @@ def peak_figure(peaks: Sequence[PeakFacts]) -> Figure | None:
         title = f"Bytes alive at the estimated peak of {one.peak.wave}, by rank"
         drawn = accessible(drawn, name=f"alive-{place}", title=title, description=" ".join(said))
         panels.append(Panel(title=f"{one.peak.wave}, {one.peak.state}", svg=drawn))
-    legend = [LegendItem(glyph="\u25a0", colour=term_colour(place), text=name.replace("_", " ")) for place, name in enumerate(terms)]
+    legend = [
+        LegendItem(glyph="\u25a0", colour=term_colour(place), text=name.replace("_", " ")) for place, name in enumerate(terms)
+    ]
     line = LegendItem(glyph="\u2504\u2504", colour="var(--allowance)", text="the measured peak (dashed line)")
     return Figure(
         name="alive",

@@ -36,8 +36,8 @@ def cell_chart(cells: Sequence[Cell], *, column: str, top: float) -> str:
     layers, columns = sorted({one.layer for one in cells}), sorted({one.column for one in cells})
     x = alt.X("column:O", title=column, sort=columns, axis=alt.Axis(labelAngle=0, ticks=False, domain=False, orient="top"))
     every = max(1, len(layers) // 20)
-    shown = {"labelExpr": f"datum.value % {every} == 0 ? datum.label : ''"} if every > 1 else {}
-    y = alt.Y("layer:O", title="layer", sort=layers, axis=alt.Axis(ticks=False, domain=False, **shown))
+    shown = f"datum.value % {every} == 0 ? datum.label : ''"
+    y = alt.Y("layer:O", title="layer", sort=layers, axis=alt.Axis(ticks=False, domain=False, labelExpr=shown))
     rows = [asdict(one) | {"label": f"{one.value:.2f}"} for one in cells]
     shade = alt.Opacity("value:Q", scale=alt.Scale(domain=[1, top], range=[0.04, 0.6], clamp=True), legend=None)
     base = inline(rows).encode(x=x, y=y)
@@ -55,7 +55,9 @@ def bar_chart(bars: Sequence[Bar], *, terms: Sequence[str], peak_bytes: int) -> 
     """A bar a rank, its terms one after the other in GB; the dashed line is the measured peak."""
     import altair as alt
 
-    rows = [{"bar": one.bar, "term": one.term, "gb": one.num_bytes / BYTES_PER_GB, "place": terms.index(one.term)} for one in bars]
+    rows = [
+        {"bar": one.bar, "term": one.term, "gb": one.num_bytes / BYTES_PER_GB, "place": terms.index(one.term)} for one in bars
+    ]
     names = list(dict.fromkeys(one.bar for one in bars))
     most = max(sum(one.num_bytes for one in bars if one.bar == name) for name in names)
     scale = alt.Scale(domain=[0, max(most, peak_bytes) / BYTES_PER_GB * 1.05], nice=False)

@@ -9,8 +9,8 @@ from routing.audit.claims import Comparison
 from routing.audit.facts import EntryFacts, Facts, RunFacts
 from routing.audit.figures import reference_size, series_figures
 from routing.audit.grid_figures import grid_figures, peak_figure
-from routing.audit.verdict import furthest, judge, limits
 from routing.audit.peaks import untested_eps
+from routing.audit.verdict import furthest, judge, limits
 from routing.audit.words import count, dash, exact, gigabytes, listed, number_of, percent, ratio, signed, size
 from routing.core.observed import BatchWorst
 

@@ -67,8 +67,9 @@ def _above(facts: Facts) -> Iterator[str]:
     yield "|---:|---:|---:|---:|---|---:|---:|---:|"
     for one, place in above:
         worst, entry = one.above[place].worst, one.entry
-        cells = (entry.ep, size(entry.batch_tokens), exact(entry.allowance), ratio(worst.ratio(entry.ep)), code(one.identity.label))
-        yield f"| {' | '.join(map(str, (*cells, worst.layer, worst.batch, worst.rank)))} |"
+        cells = (entry.ep, size(entry.batch_tokens), exact(entry.allowance), ratio(worst.ratio(entry.ep)))
+        where = (code(one.identity.label), worst.layer, worst.batch, worst.rank)
+        yield f"| {' | '.join(map(str, (*cells, *where)))} |"
     yield ""
 
 
@@ -78,8 +79,16 @@ def _peaks(facts: Facts) -> Iterator[str]:
     yield "| wave | state | EP / CP | estimate | measured peak | over | over without HybridEP | source |"
     yield "|---|---|---|---:|---:|---:|---:|---|"
     for one in facts.peaks:
-        over, without = percent(one.over_fraction), percent(one.over_fraction_without_hybridep)
-        cells = (code(one.peak.wave), one.peak.state, f"{one.ep} / {one.cp}", gigabytes(one.estimate_bytes, 4))
-        measured = gigabytes(one.peak.measured_bytes, 4)
-        yield f"| {' | '.join((*cells, measured, over, f'**{without}, under**' if one.is_under else without, code(one.peak.source)))} |"
+        without = percent(one.over_fraction_without_hybridep)
+        cells = (
+            code(one.peak.wave),
+            one.peak.state,
+            f"{one.ep} / {one.cp}",
+            gigabytes(one.estimate_bytes, 4),
+            gigabytes(one.peak.measured_bytes, 4),
+            percent(one.over_fraction),
+            f"**{without}, under**" if one.is_under else without,
+            code(one.peak.source),
+        )
+        yield f"| {' | '.join(cells)} |"
     yield ""

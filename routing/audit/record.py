@@ -1,7 +1,7 @@
 """The audit as plain values: what the page shows, for machines. Its JSON Schema is data/schemas/audit.schema.json."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""The records of audit.json: numbers unrounded, ratios 1.0 is even, indices 0-based, bytes whole, `run` a run's name on the page."""
+"""The records of audit.json: numbers unrounded, ratios with 1.0 even, indices 0-based, `run` a run's name on the page."""
 
 from dataclasses import dataclass
 from typing import Literal

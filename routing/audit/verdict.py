@@ -8,7 +8,7 @@ from typing import Literal
 from routing.audit.claims import Comparison, RunIdentity, evidence_fault, evidence_of, unmeasured
 from routing.audit.facts import EntryFacts, Facts
 from routing.audit.peaks import untested_eps
-from routing.audit.words import count, exact, listed, number_of, percent, ratio, size
+from routing.audit.words import count, exact, listed, number_of, ratio, size
 from routing.core.allowance import Entry
 
 NUM_NEXT_BATCHES = 1000
@@ -69,10 +69,14 @@ def _peaks(facts: Facts) -> Iterator[str]:
     """How the estimates stand against measured peaks; like with like is without the buffer, which PyTorch can't show."""
     for one in facts.peaks:
         yield (
-            f"The memory estimate of {one.peak.wave} stands at {percent(one.over_fraction)} of its measured peak, at "
-            f"{percent(one.over_fraction_without_hybridep)} without the HybridEP buffer, which that peak can't show "
+            f"The memory estimate of {one.peak.wave} is {_over(one.over_fraction)} its measured peak, "
+            f"{_over(one.over_fraction_without_hybridep)} it without the HybridEP buffer, which that peak can't show "
             f"({one.peak.state}; {one.peak.source})."
         )
+
+
+def _over(fraction: float) -> str:
+    return f"{abs(fraction):.1%} {'under' if fraction < 0 else 'over'}"
 
 
 def limits(facts: Facts) -> tuple[str, ...]:
@@ -184,8 +188,7 @@ def _not_covered(facts: Facts) -> Iterator[str]:
     untested = untested_eps([entry.ep for entry in entries], facts.peaks)
     if untested:
         yield (
-            f"Memory at EP {listed(untested)}: no measured peak is at hand there, so that no estimate at these sizes was ever held "
-            "against a real step"
+            f"Memory at EP {listed(untested)}: no measured peak is at hand there, so that no estimate was held against a real step"
         )
     yield "Tokens of another kind than those measured: another task, language, prompt, or a policy further on in training"
 

@@ -8,7 +8,7 @@ class Calibration:
     """One policy and EP size. Shares are of fresh batches above the rounded allowance, means over repetitions; 1.0 is all.
 
     `same_mix` are batches of the strata that the rule saw, `one_stratum` of one of them alone, `other_strata` of others.
-    `excess` is the allowance's excess over 1, rounded up, against that of the fresh batches' 99.9th percentile; below 1 is too little.
+    `excess` is the rounded allowance's excess over 1 against that of the fresh batches' 99.9th percentile; below 1 is too little.
     """
 
     method: str

@@ -58,6 +58,8 @@ def _priced(peak: MeasuredPeak, wave: Wave, allowances: Path, waves_path: Path) 
         binding_rank=found.binding_rank,
         estimate_bytes=found.total_bytes,
         hybridep_bytes=found.hybridep_bytes,
-        ranks=tuple(RankBytes(rank=terms[0].rank, terms=tuple((one.name, one.bytes) for one in terms)) for terms in ranks if terms),
+        ranks=tuple(
+            RankBytes(rank=terms[0].rank, terms=tuple((one.name, one.bytes) for one in terms)) for terms in ranks if terms
+        ),
         warnings=tuple(caution.code for caution in found.cautions),
     )

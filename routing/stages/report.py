@@ -1,8 +1,7 @@
 """`routing report`: finished runs and an allowance table in, one HTML page out that loads nothing."""
 
-import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -28,7 +27,7 @@ from routing.stages.report_tables import measured, policy_pairs
 from routing.stages.run_facts import commit_text
 from routing.store.allowances import read_table
 from routing.store.calibrations import read_calibrations
-from routing.store.files import require_replaceable, write_bytes
+from routing.store.files import require_replaceable, sha256_of, write_bytes
 from routing.store.packaged import packaged
 
 QUERIES = ("imbalance", "imbalance_by_layer", "worst_rank_loads", "worst_distribution")
@@ -132,7 +131,7 @@ def _provenance(table: AllowanceTable, against: AllowanceTable | None, request: 
         yield "earlier table written", f"{against.generated.generated_at} by routing {against.generated.tool_version}"
     if request.peaks is not None:
         for what, path in (("peaks sha256", request.peaks.peaks), ("waves sha256", request.peaks.waves)):
-            yield what, hashlib.sha256(path.read_bytes()).hexdigest()
+            yield what, sha256_of(path)
     yield "this page", f"{utc_now()} by routing {tool_version()}"
     yield "commit", commit_text(*tool_commit())
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions(_PACKAGES).items())

@@ -1,6 +1,6 @@
 """What the report reads from one run: its tables at every batch size of the page, and its segments for drawing units."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -56,15 +56,19 @@ def policy_pairs(runs: Sequence[Measured], eps: Sequence[int]) -> tuple[PolicyPa
 
 
 def _pair(base: Measured, other: Measured, eps: Sequence[int]) -> PolicyPair:
-    is_paired = base.facts.corpus_hash == other.facts.corpus_hash
-    names = {"base": base.facts.name, "other": other.facts.name, "is_paired": is_paired}
     thin = next((one.facts.name for one in (base, other) if len(one.counts.units) < MIN_UNITS), None)
-    if thin is not None:
-        return PolicyPair(**names, layers=(), why_not=f"{thin} has fewer than {MIN_UNITS} units, too few to draw from")
-    seeds = (_seed(base), _seed(other))
-    rows = layer_differences(base.counts, other.counts, eps=eps, seeds=seeds)
-    layers = (
-        LayerMove(
+    return PolicyPair(
+        base=base.facts.name,
+        other=other.facts.name,
+        is_paired=base.facts.corpus_hash == other.facts.corpus_hash,
+        layers=() if thin is not None else tuple(_moves(base, other, eps)),
+        why_not="" if thin is None else f"{thin} has fewer than {MIN_UNITS} units, too few to draw from",
+    )
+
+
+def _moves(base: Measured, other: Measured, eps: Sequence[int]) -> Iterator[LayerMove]:
+    for row in layer_differences(base.counts, other.counts, eps=eps, seeds=(_seed(base), _seed(other))):
+        yield LayerMove(
             ep=row.ep,
             layer=row.layer,
             base_imbalance=row.base,
@@ -73,9 +77,6 @@ def _pair(base: Measured, other: Measured, eps: Sequence[int]) -> PolicyPair:
             high=row.high,
             is_beyond=row.is_beyond,
         )
-        for row in rows
-    )
-    return PolicyPair(**names, layers=tuple(layers))
 
 
 def _seed(run: Measured) -> int:

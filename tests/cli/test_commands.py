@@ -26,7 +26,7 @@ FLAGS = {
     ),
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
-    "report": "RUNS --allowances --out",
+    "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",
     "show": "RUNS --json",
     "wave": "--adapter-rank --cp --ep --lengths --model",
 }
