@@ -5,7 +5,6 @@ from dataclasses import replace
 from decimal import Decimal
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 import typer
 
@@ -16,10 +15,9 @@ from routing.query.imbalance import imbalance_rows
 from routing.stages.fit import fit
 from routing.stages.report import ReportRequest, report
 from routing.store.allowances import read_table, write_table
-from tests.stores import random_loads, random_tree, write_tiny_run
+from tests.stages.reported import SHAPE, reported_runs
+from tests.stores import write_tiny_run
 
-EVIL = "<script>alert(1)</script>"
-SHAPE = {"layers": (0, 1, 2), "num_experts": 8, "top_k": 2}
 VOID = {"meta", "br"}
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "xlink:href", "background"}
 
@@ -65,24 +63,18 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def run_folders(tmp_path_factory):
-    """Two runs of one shape, the second with HTML in its label."""
-    folders = []
-    for number, label in enumerate(("toy base", EVIL)):
-        rng = np.random.default_rng(number)
-        paths, sizes = random_tree(rng, num_segments=60)
-        loads = random_loads(rng, segment_tokens=sizes, **SHAPE)
-        folder = tmp_path_factory.mktemp("runs") / f"run{number}"
-        write_tiny_run(folder, paths=paths, segment_tokens=sizes, loads=loads, label=label, **SHAPE)
-        folders.append(folder)
-    return folders
+def reported(tmp_path_factory):
+    return reported_runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
-def table_file(run_folders, tmp_path_factory):
-    out = tmp_path_factory.mktemp("tables") / "allowances.yaml"
-    fit(run_folders, out=out, eps=(2, 4), batch_sizes=(60, 20), order="corpus")
-    return out
+def run_folders(reported):
+    return reported[0]
+
+
+@pytest.fixture(scope="module")
+def table_file(reported):
+    return reported[1]
 
 
 @pytest.fixture(scope="module")
