@@ -10,7 +10,7 @@ from routing.audit.grids import Bar, Cell, bar_chart, cell_chart, term_colour
 from routing.audit.peaks import PeakFacts
 from routing.audit.words import exact, gigabytes, percent, ratio, size
 
-_SHADE = LegendItem(glyph="\u2588", colour="var(--heat)", text="the darker, the further above the even share (1.00)")
+_SHADE = LegendItem(glyph="\u2588", colour="var(--heat)", text="the stronger the shade, the further above the even share (1.00)")
 _FRAME = LegendItem(glyph="\u25a1", colour="var(--allowance)", text="the worst of all")
 
 

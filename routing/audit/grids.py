@@ -30,7 +30,7 @@ class Bar:
 
 
 def cell_chart(cells: Sequence[Cell], *, column: str, top: float) -> str:
-    """A row a layer, a column a rank or EP size; the darker, the further above even, `top` being the darkest."""
+    """A row a layer, a column a rank or EP size; the stronger the shade, the further above even."""
     import altair as alt
 
     layers, columns = sorted({one.layer for one in cells}), sorted({one.column for one in cells})
