@@ -45,7 +45,7 @@ class Browser:
 
         self._process = subprocess.Popen(
             [path, *FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"],
-            preexec_fn=place,  # noqa: PLW1509
+            preexec_fn=place,
             close_fds=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from routing.audit.difference import held_out_of
 from routing.audit.facts import EntryFacts, Facts
-from routing.audit.words import count, exact, number_of, ratio, size
+from routing.audit.words import count, exact, listed, number_of, ratio, size
 
 _THIN_SLACK = Decimal("0.1")  # a step of the usual grid: the next odd batch may pass it
 
@@ -32,11 +32,35 @@ def advices(facts: Facts) -> tuple[Advice, ...]:
 
 def _advice(ep: int, entries: list[EntryFacts]) -> Advice:
     entries = sorted(entries, key=lambda one: -one.entry.batch_tokens)
-    first, *smaller = entries
-    use = [f"{exact(first.entry.allowance)} for batches of {size(first.entry.batch_tokens)} tokens or more"]
-    use += [f"{exact(one.entry.allowance)} from {size(one.entry.batch_tokens)}" for one in smaller]
     weak = [text for one in entries for text in _weak_sides(one)]
-    return Advice(ep=ep, use=", ".join(use), rests_on="; ".join(map(_rests_on, entries)), weak_sides=tuple(dict.fromkeys(weak)))
+    weak += _of_warnings(entries)
+    return Advice(
+        ep=ep,
+        use=", ".join(_numbers(entries)),
+        rests_on="; ".join(map(_rests_on, entries)),
+        weak_sides=tuple(dict.fromkeys(weak)),
+    )
+
+
+def _numbers(entries: list[EntryFacts]) -> Iterator[str]:
+    """Each allowance with the smallest batch size that it stands at, as long as neighbours are equal."""
+    for place, one in enumerate(entries):
+        following = entries[place + 1].entry.allowance if place + 1 < len(entries) else None
+        if following != one.entry.allowance:
+            yield f"{exact(one.entry.allowance)} from {size(one.entry.batch_tokens)} tokens a batch"
+
+
+def _of_warnings(entries: list[EntryFacts]) -> Iterator[str]:
+    """What the entries' own warnings say in a few words, each with its batch sizes."""
+    words = {"low_evidence": "few batches or units", "one_policy": "one policy alone"}
+    for code, text in words.items():
+        sizes = [size(one.entry.batch_tokens) for one in entries if code in _codes(one) and one.entry.status != "published"]
+        if sizes:
+            yield f"{text} at {listed(sizes)}"
+
+
+def _codes(one: EntryFacts) -> set[str]:
+    return {warning.partition(":")[0] for warning in one.entry.evidence.warnings}
 
 
 def _rests_on(one: EntryFacts) -> str:
@@ -66,11 +90,6 @@ def _weak_sides(one: EntryFacts) -> Iterator[str]:
         yield f"{count(held_out[0])} of {count(held_out[1])} held-out batches of {at} passed what the other half allowed"
     policies = [judged for judged in one.entry.evidence.held_out or () if judged.kind == "policy" and judged.num_above]
     for judged in policies:
-        yield f"without {judged.label} in the fit, {judged.num_above} of {judged.num_batches} of its batches of {at} passed"
-    codes = {warning.partition(":")[0] for warning in one.entry.evidence.warnings}
-    if "low_evidence" in codes and one.entry.status != "published":
-        yield f"few batches or units at {at}"
-    if "one_policy" in codes and one.entry.status != "published":
-        yield "one policy alone"
+        yield f"fitted without {judged.label}, {judged.num_above} of its {count(judged.num_batches)} batches of {at} passed"
     if one.slack is not None and 0 <= one.slack < _THIN_SLACK and one.outcome == "holds":
         yield f"{ratio(one.slack, 2)} of slack left at {at}"

@@ -157,8 +157,27 @@ def _cautions(facts: Facts) -> Iterator[str]:
     failed = sorted({one.entry.batch_tokens for one in facts.entries if _has(one.entry, "not_validated")}, reverse=True)
     if failed:
         yield f"Not validated at {listed(map(size, failed))} tokens: held-out batches pass what the other half of a run allows."
+    yield from _left_out(facts)
     if facts.table.override is not None:
         yield f"Entries were edited by hand. {facts.table.override.name} answers for that: {facts.table.override.reason}"
+
+
+def _left_out(facts: Facts) -> Iterator[str]:
+    """What a policy does to allowances that were fitted without it: the nearest thing to a policy that nobody measured."""
+    found = [
+        (judged, one.entry)
+        for one in facts.entries
+        for judged in one.entry.evidence.held_out or ()
+        if judged.kind == "policy" and judged.num_above
+    ]
+    if not found:
+        return
+    judged, entry = max(found, key=lambda pair: pair[0].num_above / pair[0].num_batches)
+    above = f"{count(judged.num_above)} of its {number_of(judged.num_batches, 'batch', 'batches')}"
+    yield (
+        f"Do not take it for a policy that was not measured: fitted without {judged.label}, {_place(entry)} would be "
+        f"{exact(judged.allowance)}, and {above} pass that."
+    )
 
 
 def _only_its_own(facts: Facts) -> bool:
@@ -188,7 +207,7 @@ def _not_covered(facts: Facts) -> Iterator[str]:
     untested = untested_eps([entry.ep for entry in entries], facts.peaks)
     if untested:
         yield (
-            f"Memory at EP {listed(untested)}: no measured peak is at hand there, so that no estimate was held against a real step"
+            f"Memory at EP {listed(untested)}: no measured peak is at hand there, so no estimate was held against a real step"
         )
     yield "Tokens of another kind than those measured: another task, language, prompt, or a policy further on in training"
 

@@ -15,13 +15,20 @@ def test_the_number_of_the_largest_size_comes_first_and_smaller_sizes_after_it()
     (one,) = _advice(
         (entry("1.6", batch_tokens=5), cut((0, 0, 25), batch_tokens=5)), (entry("1.4", batch_tokens=10), cut((0, 0, 25)))
     )
-    assert (one.ep, one.use) == (2, "1.4 for batches of 10 tokens or more, 1.6 from 5")
+    assert (one.ep, one.use) == (2, "1.4 from 10 tokens a batch, 1.6 from 5 tokens a batch")
     assert one.rests_on == "10: worst 1.25 of 17 batches of 1 policy; 5: worst 1.25 of 17 batches of 1 policy"
+
+
+def test_sizes_with_one_number_are_one():
+    (one,) = _advice(
+        (entry("1.4", batch_tokens=5), cut((0, 0, 25), batch_tokens=5)), (entry("1.4", batch_tokens=10), cut((0, 0, 25)))
+    )
+    assert one.use == "1.4 from 5 tokens a batch"
 
 
 def test_a_passed_allowance_says_so_first():
     (one,) = _advice((entry("1.4", warnings=("one_policy: another may route otherwise",)), cut((0, 0, 30))))
-    assert one.weak_sides == ("passed at 10 by 1 batch of these runs", "one policy alone")
+    assert one.weak_sides == ("passed at 10 by 1 batch of these runs", "one policy alone at 10")
 
 
 def test_little_slack_is_a_weak_side():
