@@ -13,20 +13,14 @@ from routing.audit.record_rows import (
     AboveRecord,
     AllowanceRecord,
     AuditRecord,
-    BatchesRecord,
-    CalibrationRecord,
     ChangeRecord,
     HeldOutRecord,
-    LayerRecord,
     LimitsRecord,
-    MoveRecord,
     PeakRecord,
-    RankRecord,
     RunRecord,
     TableRecord,
     TermRecord,
     VerdictRecord,
-    WorstRecord,
 )
 from routing.audit.verdict import judge, limits
 
@@ -59,14 +53,10 @@ def audit_record(facts: Facts) -> AuditRecord:
         allowances=tuple(_allowance(one) for one in facts.entries),
         above=tuple(_above(facts)),
         runs=tuple(_run(run) for run in facts.runs),
-        worsts=tuple(WorstRecord(run=run.name, **asdict(row)) for run in facts.runs for row in run.worsts),
-        layers=tuple(LayerRecord(run=run.name, **asdict(row)) for run in facts.runs for row in run.layers),
-        ranks=tuple(RankRecord(run=run.name, **asdict(row)) for run in facts.runs for row in run.shares),
-        batches=tuple(BatchesRecord(run=run.name, **asdict(one)) for run in facts.runs for one in run.batches),
-        moves=tuple(MoveRecord(base=pair.base, other=pair.other, **asdict(row)) for pair in facts.pairs for row in pair.layers),
+        pairs=facts.pairs,
         changes=None if facts.against is None else tuple(_changes(facts)),
         held_out=tuple(_held_out(facts)),
-        calibrations=tuple(CalibrationRecord(**asdict(one)) for one in facts.calibrations),
+        calibrations=facts.calibrations,
         peaks=tuple(_peak(one) for one in facts.peaks),
         limits=LimitsRecord(
             sentences=limits(facts),
@@ -145,6 +135,10 @@ def _run(run: RunFacts) -> RunRecord:
         content_hash=run.content_hash,
         corpus_hash=run.corpus_hash,
         provenance=dict(run.provenance),
+        worsts=run.worsts,
+        layers=run.layers,
+        shares=run.shares,
+        batches=run.batches,
     )
 
 

@@ -1,9 +1,11 @@
-"""The records of audit.json: numbers unrounded, ratios with 1.0 even, indices 0-based, `run` a run's name on the page."""
+"""The records of audit.json: numbers unrounded, ratios with 1.0 even, indices 0-based."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from routing.audit.facts import BatchWorsts, LayerRow, PolicyPair, ShareRow, WorstRow
 from routing.core.allowance import Layer, Status
+from routing.core.calibration import Calibration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,74 +102,10 @@ class RunRecord:
     content_hash: str | None
     corpus_hash: str
     provenance: dict[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorstRecord:
-    """A run at one (EP, batch size); `uniform` is what a router without preference would show."""
-
-    run: str
-    ep: int
-    batch_tokens: int
-    num_batches: int
-    num_tokens: int
-    dropped_tokens: int
-    worst_imbalance: float | None
-    worst_layer: int | None
-    worst_batch: int | None
-    worst_rank: int | None
-    mean_over_layers: float | None
-    pooled_over_layers: float | None
-    uniform: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerRecord:
-    """A layer's largest imbalance."""
-
-    run: str
-    ep: int
-    batch_tokens: int
-    layer: int
-    worst_imbalance: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankRecord:
-    """A rank's rows over the layer's even share in a worst batch."""
-
-    run: str
-    ep: int
-    batch_tokens: int
-    batch: int
-    layer: int
-    rank: int
-    share: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchesRecord:
-    """The worst layer's imbalance of every full batch."""
-
-    run: str
-    ep: int
-    batch_tokens: int
-    imbalances: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MoveRecord:
-    """A layer in two runs, all tokens as one batch; `low` to `high` is the 95% interval of other minus base."""
-
-    base: str
-    other: str
-    ep: int
-    layer: int
-    base_imbalance: float
-    other_imbalance: float
-    low: float
-    high: float
-    is_beyond: bool
+    worsts: tuple[WorstRow, ...]
+    layers: tuple[LayerRow, ...]
+    shares: tuple[ShareRow, ...]
+    batches: tuple[BatchWorsts, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,24 +136,6 @@ class HeldOutRecord:
     num_batches: int
     num_above: int
     worst: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationRecord:
-    """How often a rule was passed by fresh batches; shares of batches, 1.0 is all."""
-
-    method: str
-    date: str
-    policy: str
-    ep: int
-    batch_tokens: int
-    num_fitted_batches: int
-    num_repetitions: int
-    same_mix: float
-    one_stratum: float
-    other_strata: float
-    excess: float
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,14 +192,10 @@ class AuditRecord:
     allowances: tuple[AllowanceRecord, ...]
     above: tuple[AboveRecord, ...]
     runs: tuple[RunRecord, ...]
-    worsts: tuple[WorstRecord, ...]
-    layers: tuple[LayerRecord, ...]
-    ranks: tuple[RankRecord, ...]
-    batches: tuple[BatchesRecord, ...]
-    moves: tuple[MoveRecord, ...]
+    pairs: tuple[PolicyPair, ...]
     changes: tuple[ChangeRecord, ...] | None
     held_out: tuple[HeldOutRecord, ...]
-    calibrations: tuple[CalibrationRecord, ...]
+    calibrations: tuple[Calibration, ...]
     peaks: tuple[PeakRecord, ...]
     limits: LimitsRecord
     provenance: dict[str, str]

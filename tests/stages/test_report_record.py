@@ -1,5 +1,6 @@
 """The page, its JSON and its Markdown say the same, and every number can be had again from the run's own files."""
 
+import html
 import json
 from dataclasses import replace
 from decimal import Decimal
@@ -77,7 +78,7 @@ def test_every_allowance_of_the_json_is_in_the_page_with_its_numbers(made):
 def test_the_worsts_of_the_json_are_in_the_page(made):
     _, answer, rows, _ = made
     names = ("worst_imbalance", "mean_over_layers", "pooled_over_layers", "uniform")
-    for one in answer.body["worsts"]:
+    for one in _worsts(answer):
         wanted = [str(one["ep"]), str(one["batch_tokens"]), *(f"{one[name]:.4f}" for name in names)]
         assert any(row[: len(wanted)] == wanted for row in rows)
 
@@ -85,27 +86,32 @@ def test_the_worsts_of_the_json_are_in_the_page(made):
 def test_the_pictures_show_the_numbers_of_the_json(made):
     _, answer, _, text = made
     chosen = answer.body["reference_batch_tokens"]
-    for one in answer.body["layers"]:
-        if one["batch_tokens"] == chosen:
-            assert f">{one['worst_imbalance']:.2f}<" in text
-    for one in answer.body["worsts"]:
-        found = next(
-            batches["imbalances"]
-            for batches in answer.body["batches"]
-            if [batches[name] for name in ("run", "ep", "batch_tokens")] == [one[name] for name in ("run", "ep", "batch_tokens")]
-        )
-        assert (len(found), max(found)) == (one["num_batches"], one["worst_imbalance"])
-        most = max(
-            (rank for rank in answer.body["ranks"] if rank["run"] == one["run"] and rank["ep"] == one["ep"]
-             and rank["batch_tokens"] == one["batch_tokens"]),
-            key=lambda rank: rank["share"],
-        )
-        assert (most["share"], most["layer"], most["rank"]) == (one["worst_imbalance"], one["worst_layer"], one["worst_rank"])
+    for run in answer.body["runs"]:
+        for one in run["layers"]:
+            if one["batch_tokens"] == chosen:
+                assert f">{one['worst_imbalance']:.2f}<" in text
+        for one in run["worsts"]:
+            (batches,) = (batches["imbalances"] for batches in run["batches"] if _at(batches) == _at(one))
+            assert (len(batches), max(batches)) == (one["num_batches"], one["worst_imbalance"])
+            most = max((row for row in run["shares"] if _at(row) == _at(one)), key=lambda row: row["share"])
+            assert (most["share"], most["layer"], most["rank"]) == tuple(
+                one[name] for name in ("worst_imbalance", "worst_layer", "worst_rank")
+            )
+
+
+def _worsts(answer):
+    return [one for run in answer.body["runs"] for one in run["worsts"]]
+
+
+def _at(row):
+    return row["ep"], row["batch_tokens"]
 
 
 def test_every_layer_of_both_policies_stands_beside_its_interval(made):
     _, answer, rows, _ = made
-    moves = answer.body["moves"]
+    (pair,) = answer.body["pairs"]
+    moves = pair["layers"]
+    assert pair["is_paired"]
     assert {(one["ep"], one["layer"]) for one in moves} == {(ep, layer) for ep in EPS for layer in SHAPE["layers"]}
     for one in moves:
         ratios = [f"{one['base_imbalance']:.4f}", f"{one['other_imbalance']:.4f}"]
@@ -131,7 +137,6 @@ def test_what_moved_against_the_earlier_table_is_said(made):
 
 def test_a_pasted_script_gives_the_page_s_numbers_again(made):
     request, answer, _, _ = made
-    parser_rows = {}
     for run in answer.body["runs"]:
         folder = next(one for one in request.runs if one.name == run["run"])
         script, query = _pasted(request, run["name"]), _query("imbalance")
@@ -139,18 +144,16 @@ def test_a_pasted_script_gives_the_page_s_numbers_again(made):
         con.execute(script)
         found = con.sql(query)
         columns = found.columns
-        parser_rows = [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
-        wanted = [one for one in answer.body["worsts"] if one["run"] == run["name"] and one["num_batches"]]
-        assert len(parser_rows) == len(wanted)
+        again = [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+        wanted = [one for one in run["worsts"] if one["num_batches"]]
+        assert len(again) == len(wanted)
         for one in wanted:
-            mine = next(row for row in parser_rows if (row["ep"], row["batch_tokens"]) == (one["ep"], one["batch_tokens"]))
+            mine = next(row for row in again if _at(row) == _at(one))
             assert {name: one[name] for name in mine} == mine
 
 
 def _pasted(request, name):
     """The text of the page's script of one run, as a browser would copy it."""
-    import html
-
     text = request.out.read_text(encoding="utf-8")
     part = text[text.index(f"<summary>Script of {html.escape(name)}</summary>") :]
     return html.unescape(part[part.index("<code>") + 6 : part.index("</code>")])
@@ -184,8 +187,8 @@ def test_a_file_of_somebody_elses_is_left_alone(made, tmp_path):
 
 def test_nothing_of_a_unit_or_trajectory_is_in_page_json_or_markdown(made):
     request, answer, _, text = made
-    hashes = [row for row in open_run(request.runs[0]).part_paths("trajectories")]
-    names = duckdb.sql(f"SELECT unit, trajectory_hash FROM READ_PARQUET('{hashes[0]}')").fetchall()
+    (part,) = open_run(request.runs[0]).part_paths("trajectories")
+    names = duckdb.sql(f"SELECT unit, trajectory_hash FROM READ_PARQUET('{part}')").fetchall()
     said = text + json.dumps(answer.body) + answer.markdown
     assert not [one for row in names for one in row if one in said]
 
