@@ -16,7 +16,7 @@ def reported_runs(folder: Path) -> tuple[list[Path], Path]:
     """(two run folders, the second with HTML in its label; the table's file)."""
     paths, sizes = random_tree(np.random.default_rng(0), num_segments=60)
     folders = []
-    for number, label in enumerate(("toy base", EVIL)):
+    for number, label in enumerate((f"toy {'base' * 20}", EVIL)):
         loads = random_loads(np.random.default_rng(number), segment_tokens=sizes, **SHAPE)
         folders.append(folder / f"run{number}")
         write_tiny_run(folders[-1], paths=paths, segment_tokens=sizes, loads=loads, label=label, **SHAPE)
