@@ -55,11 +55,15 @@ class LayerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """One measured run; `name` tells it from the others on the page. Tokens are of the whole run."""
+    """One run; `name` tells it from the others on the page. Tokens are of the whole run.
+
+    `origin` is `measured` by forward passes, or `recorded` by another engine and imported.
+    """
 
     name: str
     run: str
     label: str
+    origin: str
     policy: str
     architecture: str
     markings: tuple[str, ...]
