@@ -116,7 +116,7 @@ def require_distinct_layers(units: Sequence[UnitCounts], layers: Sequence[int], 
 
 def _num_experts(table: CountTable, num_grids: int, given: int | None, name: str) -> int:
     most = int(table.expert.max()) + 1
-    if given is None and len(table.expert) != num_grids * most:
+    if given is None and len(table.expert) < num_grids * most:
         raise InputError(f"{name}: not every expert has a row, so the last ones may be missing; say how many: --num-experts")
     if given is not None and most > given:
         raise InputError(f"{name}: expert {most - 1} is beyond {given} experts; a shared expert is no routed one, leave it out")

@@ -18,6 +18,7 @@ REPAIRS = (
     "prefix_tokens_absent",
     "shared_expert_id_dropped",
     "dense_layers_dropped",
+    "empty_units_dropped",
     "shared_tokens_differ",
 )
 

@@ -138,10 +138,7 @@ def _read(request: CountsRequest, model: ModelShape | None, repairs: Counter[str
     read = []
     for name, path in zip(distinct_names(list(map(str, request.files))), request.files, strict=True):
         shown = printable(str(path))
-        is_folder = (path / META).is_file()
-        if not is_folder:
-            check_readable(path, name=shown)
-        format = "trtllm-statistic" if is_folder else _FORMATS.get(_head(path), "csv")
+        format = _format(path, shown)
         top_k = model.top_k if model else request.top_k
         if format in ("csv", "parquet"):
             top_k = _known(top_k, shown)
@@ -177,9 +174,17 @@ def _known(top_k: int | None, name: str) -> int:
     return top_k
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)
+def _format(path: Path, name: str) -> str:
+    """By content; a zip, which the corpus refuses, is what torch saves."""
+    if (path / META).is_file():
+        return "trtllm-statistic"
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(4)
+        if head in _FORMATS:
+            return _FORMATS[head]
+    check_readable(path, name=name)
+    return "csv"
 
 
 def _require_alike(read: list[_Counted], model: ModelShape | None) -> None:
