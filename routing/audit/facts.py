@@ -82,14 +82,16 @@ class BatchWorsts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """One measured run; `name` tells it from the others on the page. Tokens are of the whole run.
+    """One run; `name` tells it from the others on the page. Tokens are of the whole run.
 
-    `script` makes the run's tables in DuckDB again, for whoever pastes it.
+    `script` makes the run's tables in DuckDB again, for whoever pastes it. `origin` is `measured` by forward passes, or
+    `recorded` by another engine and imported.
     """
 
     name: str
     run: str
     label: str
+    origin: str
     policy: str
     architecture: str
     markings: tuple[str, ...]

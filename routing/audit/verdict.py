@@ -146,6 +146,8 @@ def _cautions(facts: Facts) -> Iterator[str]:
             yield "These are the runs that the table was fitted to: that it holds for them is no test on new data."
     elif own:
         yield f"Of these runs the table was fitted to {listed(sorted(one.label for one in own))}, which are no test on new data."
+    if imported := [run.name for run in facts.runs if run.origin == "recorded"]:
+        yield f"{listed(imported)}: recorded by another engine and imported; no forward pass here can vouch for these loads."
     for words in dict.fromkeys(run.markings for run in facts.runs if run.markings):
         names = [run.name for run in facts.runs if run.markings == words]
         yield f"{listed(names)}: the names of policy or corpus say {listed(words)}; these are no production numbers."

@@ -142,6 +142,7 @@ def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2
             name=name,
             run="one",
             label=name,
+            origin="measured",
             policy="made/base",
             architecture="made",
             markings=markings,
