@@ -5,7 +5,8 @@ from pathlib import Path
 
 from routing.core.errors import RoutingError
 from routing.measure.geometry import least_seconds
-from routing.stages.begin import MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import MeasureRequest, Prepared, Progress, existing, prepare, require_same
+from routing.stages.corpus_record import counts
 from routing.store.run import MANIFEST_NAME, part_name, read_manifest, require_run_name
 from routing.store.worker_parts import gather
 

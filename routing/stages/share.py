@@ -10,7 +10,8 @@ from pathlib import Path
 from routing.core.worker import Worker
 from routing.measure.plan import PartPlan, deal_parts
 from routing.measure.policy import load_policy
-from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, counts, existing, prepare, require_same
+from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
+from routing.stages.corpus_record import counts
 from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions, settle_implementations
 from routing.store.manifest import Manifest
 from routing.store.run import RunWriter, manifest_turn, open_run, part_name, read_manifest, working

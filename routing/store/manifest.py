@@ -87,6 +87,21 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """Of loads that another engine recorded and that were imported: what it was, as `kind` of files, and what they can't tell.
+
+    `missing_layers` are MoE layers of the model that no file holds, null where no configuration said which there are;
+    `unknown` names what else is not known; `repairs` counts, by name, what was changed or left out on the way in.
+    """
+
+    kind: str  # "routes" or "counts"
+    engine: str | None
+    missing_layers: tuple[int, ...] | None
+    unknown: tuple[str, ...]
+    repairs: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """One Parquet file of the run."""
 
@@ -103,7 +118,7 @@ class Manifest:
 
     schema_version: int
     label: str
-    state: str  # "measuring" until every planned part is in, then "finished"
+    state: str  # "measuring", or "importing", until every planned part is in, then "finished"
     policy: PolicyRecord
     shape: ModelShape
     corpus: CorpusRecord
@@ -120,6 +135,12 @@ class Manifest:
     halvings: int  # how often out-of-memory halved a batch; ids may flip at ties where it did
     parts: tuple[Part, ...]
     content_hash: str | None
+    recording: Recording | None = None  # null where the loads were measured by forward passes
+
+    @property
+    def origin(self) -> str:
+        """`measured` by forward passes of this program, or `recorded` by another engine and imported."""
+        return "measured" if self.recording is None else "recorded"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
