@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,13 +88,13 @@ def compare(case: Case, *, rounds: int) -> list[Row]:
     seconds = interleaved(calls, rounds=rounds)
     rows = [Row(way=BARE, over_bare=(1.0, 1.0, 1.0), extra_bytes=(), shown=())]
     runs = [case.batches(num, MEMORY_BATCH_TOKENS) for num in (few, many)]
-    bare = [cpu_peak(lambda run=run: forward_only(case.policy, run)) for run in runs]
+    bare = [cpu_peak(partial(forward_only, case.policy, run)) for run in runs]
     for name, make in ways.items():
-        extra = (cpu_peak(lambda run=run: record(make(), run)) - least for run, least in zip(runs, bare, strict=True))
+        extra = (cpu_peak(partial(record, make(), run)) - least for run, least in zip(runs, bare, strict=True))
         over = median_with_interval(ratios(seconds, name, over=BARE))
         rows.append(Row(way=name, over_bare=over, extra_bytes=tuple(extra), shown=shown(record(make(), batch), ep=EP)))
-    middle, low, high = median_with_interval(seconds[BARE])
-    print(f"\n{case.name}, batches of {case.batch_tokens:,} tokens: bare {middle:.3f} s of processor time ({low:.3f} to {high:.3f})")
+    bare_s = "{:.3f} s of processor time, {:.3f} to {:.3f}".format(*median_with_interval(seconds[BARE]))
+    print(f"\n{case.name}, batches of {case.batch_tokens:,} tokens: bare forward {bare_s}")
     print(f"\n{as_table(rows)}\n", flush=True)
     return rows
 
@@ -109,7 +110,7 @@ def as_table(rows: Sequence[Row]) -> str:
     for row in rows:
         middle, low, high = row.over_bare
         cells = [row.way, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", *(f"{one / 1e3:,.0f}" for one in row.extra_bytes)]
-        cells += [f"{row.bytes_a_token:,.1f}", *(f"{one:.4f}" for one in row.shown)] if row.extra_bytes else ["", "", "", "", "", ""]
+        cells += [f"{row.bytes_a_token:,.1f}", *(f"{one:.4f}" for one in row.shown)] if row.extra_bytes else [""] * 6
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """Four ways to learn how a model routes, each around the same forward passes of its base model.
 
-What each keeps is what it is known to keep: counts of the part at hand, router logits, ids of every token, another library's window.
+What each keeps is what it is known to keep: counts of the part at hand, router logits, ids of every token, a library's window.
 B rows of T positions, N = B x T tokens, K experts a token, S segments, L MoE layers, E experts.
 """
 
@@ -109,9 +109,8 @@ class RouterLogits:
         self._kept.append(self._policy.model(input_ids=ids_BT, use_cache=False, output_router_logits=True).router_logits)
 
     def counts(self) -> Tensor:
-        return _sum(
-            [_count(logits_NE.topk(self._policy.top_k).indices, logits_NE.shape[-1]) for logits_NE in layers] for layers in self._kept
-        )
+        top_k = self._policy.top_k
+        return _sum([_count(one.topk(top_k).indices, one.shape[-1]) for one in logits_LNE] for logits_LNE in self._kept)
 
 
 class TokenExperts:
@@ -165,9 +164,7 @@ class Moewatch:
         config = WatchConfig(sample_every=1, output=OutputMode.SILENT, router_modules=names)
         self._model, self._names = policy.model, names
         self._collector = StatCollector(layer_names=names, config=config)
-        self._hooks = HookManager(
-            model=policy.model, router_module_names=names, collector=self._collector, config=config
-        )
+        self._hooks = HookManager(model=policy.model, router_module_names=names, collector=self._collector, config=config)
 
     def __enter__(self) -> Self:
         self._hooks.attach()

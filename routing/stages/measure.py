@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,19 +40,25 @@ class MeasureResult:
 def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
     """Measures what the run still lacks; a finished run is said to be finished and left as it is."""
     prepared = prepare(request, progress)
-    with writing(request.out) as notices:
+    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype)
+    return measure_prepared(request.out, prepared, progress, load=load)
+
+
+def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load: Callable[[], LoadedPolicy]) -> MeasureResult:
+    """The same for what is prepared; `load` is called once all that could refuse the run has been asked."""
+    with writing(out) as notices:
         for notice in notices:
             progress.note(notice)
-        found = existing(request.out)
+        found = existing(out)
         if found is not None:
-            require_same(request.out, found, prepared.manifest)
+            require_same(out, found, prepared.manifest)
         finished = found is not None and found.state == "finished"
         # Weights that can't be loaded leave no run behind, which would hold the corpus to their hash.
-        policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
-        writer = _writer(request.out, found, prepared, progress)
+        policy = None if finished else load()
+        writer = _writer(out, found, prepared, progress)
         if policy is not None:
             _measure_missing(prepared, policy, writer, progress)
-        return MeasureResult(**counts(request.out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
+        return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
 def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Progress) -> RunWriter:
