@@ -11,8 +11,6 @@ of its own over 12 and over 98 rows of 4,096 tokens; of one length, since the pe
 import argparse
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ import torch
 import transformers
 
 from pipelines.recorders import forward_only, record, recorders, shown
-from pipelines.timing import interleaved, median_with_interval, ratios
+from pipelines.timing import interleaved, median_with_interval, ratios, spent_by
 from pipelines.trace.allocator import cpu_peak
 from routing.corpus.load import load_corpus
 from routing.measure.capture import find_experts
@@ -154,18 +152,12 @@ def peak_bytes(num_rows: int, ids: Sequence[int]) -> tuple[int, int]:
         rows = Path(folder) / "rows.jsonl"
         starts = [place * (len(ids) - ROW_TOKENS) // num_rows for place in range(num_rows)]
         rows.write_text("".join(json.dumps({"input_ids": ids[start : start + ROW_TOKENS]}) + "\n" for start in starts))
-        command = [sys.executable, "-m", "routing", "measure", POLICY, str(rows), "--out", f"{folder}/run", "--json"]
-        done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert done.stdout is not None
-        answer = json.loads(done.stdout.read())
-        _, _, usage = os.wait4(done.pid, 0)
-        asked = subprocess.Popen(
-            [sys.executable, "-m", "routing", "imbalance", f"{folder}/run"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        _, _, asking = os.wait4(asked.pid, 0)
-    asking_s = asking.ru_utime + asking.ru_stime
-    print(f"routing imbalance over {answer['tokens_logical']:,} tokens: {asking_s:.2f} s of processor time (limit 2)")
-    return usage.ru_maxrss * 1024, answer["tokens_logical"]
+        measuring = [sys.executable, "-m", "routing", "measure", POLICY, str(rows), "--out", f"{folder}/run", "--json"]
+        measured = spent_by(measuring)
+        asked = spent_by([sys.executable, "-m", "routing", "imbalance", f"{folder}/run"])
+    tokens: int = json.loads(measured.stdout)["tokens_logical"]
+    print(f"routing imbalance over {tokens:,} tokens: {asked.processor_s:.2f} s of processor time (limit 2)")
+    return measured.peak_bytes, tokens
 
 
 def main() -> None:

@@ -93,7 +93,10 @@ class SegmentCounts:
 
 
 class RouterLogits:
-    """What transformers offers: `output_router_logits=True`, the logits kept, experts chosen from them again at the end."""
+    """What transformers offers: `output_router_logits=True`, the logits kept, experts chosen from them again at the end.
+
+    The hooks that transformers sets for it stay on the model, idle in the other ways.
+    """
 
     def __init__(self, policy: LoadedPolicy) -> None:
         self._policy = policy

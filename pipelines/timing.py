@@ -1,11 +1,41 @@
-"""Times of several ways to do one thing, taken in turns within one run, and what may be said of their ratios.
+"""Times of ways to do one thing, taken in turns within one run, what may be said of their ratios, and what a process took.
 
 Standard library alone: the GPU script runs where there is no scipy.
 """
 
+import json
 import math
+import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+# A process's peak begins with that of the one that started it, so a small one stands between.
+_BETWEEN = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+spent = {"peak_bytes": used.ru_maxrss * 1024, "processor_s": used.ru_utime + used.ru_stime}
+print(json.dumps({"exit_code": done.returncode, "stdout": done.stdout.decode(), **spent}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """What a process took and printed: peak resident bytes, processor seconds of user and system."""
+
+    exit_code: int
+    stdout: str
+    peak_bytes: int
+    processor_s: float
+
+
+def spent_by(command: Sequence[str]) -> Spent:
+    """Runs `command` to its end."""
+    done = subprocess.run([sys.executable, "-c", _BETWEEN, *command], stdout=subprocess.PIPE, check=True)
+    return Spent(**json.loads(done.stdout))
 
 
 def interleaved(
@@ -13,16 +43,15 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every way in every round, after one call each that isn't counted.
 
-    The way that goes first moves on by one a round, so that none always follows the same other. Processor time by default: what
-    else runs on the machine does not enter.
+    Every round has an order of its own, drawn from one seed: what a way leaves behind in caches and the allocator falls on all.
+    Processor time by default: of what else runs on the machine only the caches that it takes enter.
     """
     for call in ways.values():
         call()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+    orders = random.Random(0)
+    for _ in range(rounds):
+        for name in orders.sample(list(ways), len(ways)):
             began = clock()
             ways[name]()
             seconds[name].append(clock() - began)
