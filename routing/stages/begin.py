@@ -84,7 +84,13 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device, num_workers=request.worker.count)
     require_plain("--label", files.name if request.label is None else request.label)
-    tokenizer = load_tokenizer(files)
+    return prepare_loaded(request, files, load_tokenizer(files), progress, device=device, dtype=dtype)
+
+
+def prepare_loaded(
+    request: MeasureRequest, files: PolicyFiles, tokenizer: Any, progress: Progress, *, device: torch.device, dtype: torch.dtype
+) -> Prepared:
+    """The same for a policy and a tokenizer that are at hand, whether or not a checkpoint folder holds them."""
     progress.begin("reading the corpus", request.max_tokens)
     corpus = load_corpus(
         request.corpus,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,6 +68,12 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
 
 
 def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
+    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype)
+    return measure_prepared(out, prepared, progress, load=load)
+
+
+def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load: Callable[[], LoadedPolicy]) -> MeasureResult:
+    """The same for what is prepared; `load` is called once all that could refuse the run has been asked."""
     with writing(out) as notices:
         for notice in notices:
             progress.note(notice)
@@ -75,7 +82,7 @@ def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult
             require_same(out, found, prepared.manifest)
         finished = found is not None and found.state == "finished"
         # Weights that can't be loaded leave no run behind, which would hold the corpus to their hash.
-        policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
+        policy = None if finished else load()
         writer = _writer(out, found, prepared, progress)
         if policy is not None:
             settle_implementations(policy, writer)
