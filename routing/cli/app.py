@@ -127,6 +127,9 @@ def fit(
     batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
     order: Order = "corpus",
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Entries of single MoE layers too, beside all layers.")] = False,
+    floor: Annotated[
+        list[Path] | None, typer.Option("--floor", help="A guard's log: no allowance is left below what it saw. Repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Turn measured imbalances into the allowances that memory planning must use, with their evidence."""
@@ -139,6 +142,7 @@ def fit(
         batch_sizes=_batch_sizes(batch_tokens),
         order=_order(order),
         by_layer=per_layer,
+        floor_logs=tuple(floor or ()),
     )
     warn(answer.warnings)
     print_answer(answer.table, as_json, tables.show_allowances)

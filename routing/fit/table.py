@@ -16,6 +16,7 @@ from routing.core.allowance import (
 )
 from routing.core.errors import InputError
 from routing.core.judgement import HeldOut
+from routing.core.lookup import batch_size_for
 from routing.core.observed import Caution, MeasuredRun
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
@@ -139,8 +140,7 @@ def _resampled(run: MeasuredRun, counts: Counts | None, batch_tokens: int, *, by
 
 def _applies(floor: Floor, size: int, sizes: Sequence[int]) -> bool:
     """At the size that a lookup gives for its tokens: the largest that is not above them, else the smallest."""
-    tokens = floor.batch_tokens
-    return tokens is None or size == max((one for one in sizes if one <= tokens), default=min(sizes))
+    return floor.batch_tokens is None or size == batch_size_for(sizes, floor.batch_tokens)
 
 
 def _is_fitted(cell: Cell) -> bool:

@@ -18,7 +18,7 @@ FLAGS = {
         "WAVE --allowances --baseline-bytes --budget-gb --compare --json --lower-by-observed --mode --model --outside-bytes"
         " --peak-bytes --per-layer --strict"
     ),
-    "fit": "RUNS --batch-tokens --ep --json --order --out --per-layer",
+    "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer",
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
     "measure": (
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
