@@ -1,7 +1,7 @@
 """`make bench`, the guard's part: what watching a training loop costs, by layer, beside what the trainer does anyway.
 
 One layer is one `see`, and its share of the `end_step` that follows 40 of them: 256 experts at EP 8, even rows, so that nothing
-is exceeded. The median over steps, with its 95% interval from order statistics, in processor time; of each kind that trainers hold.
+is exceeded. The median of the steps, its 95% interval from order statistics, in processor time; of each kind that trainers have.
 """
 
 import argparse

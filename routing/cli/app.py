@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, refreshing, reporting, tables
+from routing.cli import allowing, estimating, refreshing, reporting, tables
 from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
@@ -167,6 +167,8 @@ def show(
 
 
 app.command()(reporting.report)
+app.command()(allowing.allowance)
+app.command()(allowing.explain)
 app.command()(reporting.check)
 app.command()(refreshing.refresh)
 app.command()(estimating.estimate)

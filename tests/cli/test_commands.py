@@ -13,11 +13,13 @@ from tests.conftest import REPOSITORY
 COMMANDS = typer.main.get_command(app).commands
 
 FLAGS = {
+    "allowance": "--allowances --batch-tokens --ep --for --json --layer",
     "check": "RUNS TABLE --json",
     "estimate": (
         "WAVE --allowances --baseline-bytes --budget-gb --compare --json --lower-by-observed --mode --model --outside-bytes"
         " --peak-bytes --per-layer --strict"
     ),
+    "explain": "TABLE --json --wave",
     "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer",
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
     "measure": (
