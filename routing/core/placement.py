@@ -90,13 +90,36 @@ class Placement:
         assert self.file is not None
         return next(one.ranks for one in self.file.layers if one.layer == layer)
 
+    def positions(self, *, num_layers: int, num_experts: int, num_blocks: int) -> list[int]:
+        """Every expert's place in an order that puts the experts of a block side by side, decoder layer after decoder layer.
+
+        Empty where the experts are in that order; a layer that a file does not place keeps its own.
+        """
+        width = num_experts // num_blocks
+        if self.kind == "contiguous":
+            return []
+        if self.file is None:
+            return [expert % num_blocks * width + expert // num_blocks for expert in range(num_experts)] * num_layers
+        placed = {one.layer: one.ranks for one in self.file.layers}
+        found = []
+        for layer in range(num_layers):
+            ranks = placed.get(layer)
+            by_place = range(num_experts) if ranks is None else sorted(range(num_experts), key=ranks.__getitem__)
+            positions = {expert: position for position, expert in enumerate(by_place)}
+            found += [positions[expert] for expert in range(num_experts)]
+        return found
+
+    def owner(self, block: int, *, ep: int, num_blocks: int) -> int:
+        """The rank of `ep` that a block belongs to; neighbouring blocks, or under round-robin every ep-th."""
+        return block % ep if self.kind == "round-robin" else block // (num_blocks // ep)
+
     def require_fits(self, *, moe_layers: tuple[int, ...], num_experts: int, eps: tuple[int, ...]) -> None:
         """InputError where a file is of another EP size, number of experts or set of layers; the other kinds always fit."""
         if self.file is None:
             return
         if eps != (self.file.ep,):
             asked = ", ".join(map(str, eps))
-            raise InputError(f"--placement: the file is of EP {self.file.ep} and says nothing of EP {asked}; --ep {self.file.ep}")
+            raise InputError(f"--placement: the file is of EP {self.file.ep} and says nothing of EP {asked}; ask --ep {self.file.ep}")
         mine = len(self.file.layers[0].ranks)
         if mine != num_experts:
             raise InputError(f"--placement: the file places {mine} experts, the model has {num_experts}")
