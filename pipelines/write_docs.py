@@ -4,6 +4,7 @@ docs/commands.md and the JSON Schemas come from the program, docs/architectures.
 """
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -18,11 +19,19 @@ ARCHITECTURES = Path("docs/architectures.md")
 SCHEMAS = Path("data/schemas")
 
 
+def commands_of(group: Any) -> dict[str, Any]:
+    """Every command by its words; one of a group has the group's name before its own."""
+    found = {}
+    for name, command in group.commands.items():
+        inner = commands_of(command) if hasattr(command, "commands") else {"": command}
+        found |= {f"{name} {word}".strip(): one for word, one in inner.items()}
+    return found
+
+
 def commands_text() -> str:
     """Every command with its help, arguments and flags, as Markdown."""
     lines = ["# Commands", "", "Written by `make docs` from the program.", ""]
-    group = typer.main.get_command(app)
-    for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(commands_of(typer.main.get_command(app)).items()):
         lines += [
             f"## routing {name}",
             "",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from routing.cli.common import Json, print_answer, warn
+from routing.cli.common import Allowances, Json, print_answer, warn
 from routing.cli.tables import print_table
 from routing.core.units import format_gb, format_size, parse_size
 
@@ -15,7 +15,7 @@ def allowance(
     ep: Annotated[int, typer.Option("--ep", min=2, help="Expert-parallel size.")],
     batch_tokens: Annotated[str, typer.Option("--batch-tokens", help="Tokens that the EP group dispatches together, as 200k.")],
     layer: Annotated[int | None, typer.Option("--layer", min=0, help="One MoE layer, at its own entry where it has one.")] = None,
-    allowances: Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")] = None,
+    allowances: Allowances = None,
     stack: Annotated[
         str | None, typer.Option("--for", help="automodel, megatron-core or torchtitan: its capacity factor, in its units.")
     ] = None,
@@ -31,7 +31,7 @@ def allowance(
 
 
 def explain(
-    table: Annotated[Path, typer.Argument(help="The allowance table, a YAML file that `routing fit` wrote.", metavar="ALLOWANCES")],
+    table: Annotated[Path, typer.Argument(help="An allowance table that `routing fit` wrote.", metavar="ALLOWANCES")],
     wave: Annotated[Path, typer.Option("--wave", help="The wave to price with it, YAML or JSON.")],
     as_json: Json = False,
 ) -> None:

@@ -3,13 +3,13 @@
 Every one of them holds the rows that a rank receives, allowance x tokens x k / EP where the EP group dispatches `tokens`. T are
 the tokens of one rank, the same on every rank; E experts, k top-k, n EP size.
 
-    megatron-core   moe_expert_rank_capacity_factor: rows = T k factor                        factor = allowance
-    torchtitan      non_blocking_capacity_factor: rows = T n min(E/n, k) factor, at most 1    factor = allowance k / (n min(E/n, k))
+    megatron-core   moe_expert_rank_capacity_factor: rows = T k factor                      factor = allowance
+    torchtitan      non_blocking_capacity_factor: rows = T n min(E/n, k) factor, up to 1    factor = allowance k / (n min(E/n, k))
     automodel       dispatcher_capacity_factor: rows = factor x the busiest rank of one calibration dispatch, which is never
-                    below the even share                                                      factor = allowance at most
+                    below the even share                                                    factor = allowance at most
 
-Sources, read and not run: Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (_HybridEPManager.setup_metadata), torchtitan
-torchtitan/models/common/token_dispatcher.py (HybridEPTokenDispatcher.Config), Automodel pull request 3931 (open).
+Sources, read and not run: Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (_HybridEPManager.setup_metadata),
+torchtitan torchtitan/models/common/token_dispatcher.py (HybridEPTokenDispatcher.Config), Automodel pull request 3931 (open).
 """
 
 from dataclasses import dataclass

@@ -19,6 +19,7 @@ from routing.core.fields import FieldError, put, sequence, whole
 PLACEMENT = "contiguous"
 ROUND_ROBIN = "round-robin"
 FILE_PREFIX = "file sha256:"
+NAME_PATTERN = rf"^(?:{PLACEMENT}|{ROUND_ROBIN}|{FILE_PREFIX}[0-9a-f]{{64}})$"
 DEFAULT_EP_SIZES = (2, 4, 8)
 
 Kind = Literal["contiguous", "round-robin", "file"]
@@ -119,10 +120,11 @@ class Placement:
             return
         if eps != (self.file.ep,):
             asked = ", ".join(map(str, eps))
-            raise InputError(f"--placement: the file is of EP {self.file.ep} and says nothing of EP {asked}; ask --ep {self.file.ep}")
-        mine = len(self.file.layers[0].ranks)
-        if mine != num_experts:
-            raise InputError(f"--placement: the file places {mine} experts, the model has {num_experts}")
+            mine = self.file.ep
+            raise InputError(f"--placement: the file is of EP {mine} and says nothing of EP {asked}; ask for --ep {mine}")
+        placed = len(self.file.layers[0].ranks)
+        if placed != num_experts:
+            raise InputError(f"--placement: the file places {placed} experts, the model has {num_experts}")
         layers = tuple(sorted(one.layer for one in self.file.layers))
         if layers != moe_layers:
             where = next(layer for layer in (*layers, *moe_layers) if (layer in layers) != (layer in moe_layers))
@@ -131,6 +133,19 @@ class Placement:
 
 
 CONTIGUOUS = Placement(kind="contiguous")
+STRIDED = Placement(kind="round-robin")
+
+
+def recorded_placement(name: str, given: Placement | None) -> Placement:
+    """The placement that a table records; what was `given` for it must be the same, and a file must be given.
+
+    InputError for another, and for a file that was not given: a table holds its hash alone.
+    """
+    if given is not None and given.name != name:
+        raise InputError(f"--placement: {given.name} is not the table's, which is {name}")
+    if name.startswith(FILE_PREFIX) and given is None:
+        raise InputError(f"the table is of a placement in a file ({name}), name that file: --placement FILE")
+    return given or (STRIDED if name == ROUND_ROBIN else CONTIGUOUS)
 
 
 def valid_ep_sizes(num_experts: int) -> tuple[int, ...]:

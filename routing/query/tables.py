@@ -15,7 +15,9 @@ TREE_TABLES = ("segments", "trajectories", "paths")
 
 
 @contextlib.contextmanager
-def opened_tables(run: Run, *, block_experts: int, positions: Sequence[int] = ()) -> "Iterator[tuple[DuckDBPyConnection, tuple[Caution, ...]]]":
+def opened_tables(
+    run: Run, *, block_experts: int, positions: Sequence[int] = ()
+) -> "Iterator[tuple[DuckDBPyConnection, tuple[Caution, ...]]]":
     """A connection with the run's four tables, `block_loads` and `layer_loads`; and the notice of repeats that were dropped.
 
     `block_experts` experts form a block; it divides num_experts / ep for every EP size to be asked about. They are neighbours, or

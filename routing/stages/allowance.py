@@ -45,7 +45,7 @@ def allowance(table_path: Path | None, *, ep: int, batch_tokens: int, layer: int
         "batch_tokens": batch_tokens,
         "layer": "all" if layer is None else layer,
         "allowance": float(entry.allowance),
-        "entry": {"batch_tokens": entry.batch_tokens, "layer": entry.layer, "status": entry.status, "binds": entry.evidence.binds},
+        "entry": {name: getattr(entry, name) for name in ("batch_tokens", "layer", "status")} | {"binds": entry.evidence.binds},
         "proven_ceiling": float(entry.evidence.ceiling),
     }
     warnings = []
@@ -67,7 +67,8 @@ def explain(table_path: Path, *, wave_path: Path) -> AllowanceAnswer:
     InputError where no entry was looked up: at EP 1, and on the transformers stack.
     """
     table, wave = read_table(table_path), read_wave(wave_path)
-    estimator = Estimator.load(table_path, model=wave.model)
+    loaded = Estimator.load(model=wave.model)
+    estimator = Estimator(shape=loaded.shape, table=table, placement=table.placement)
     estimate = estimator.price(wave)
     used = estimate.allowance
     if used.batch_tokens is None:
@@ -97,7 +98,9 @@ def explain(table_path: Path, *, wave_path: Path) -> AllowanceAnswer:
     return AllowanceAnswer(body=body, warnings=tuple(f"{one.code}: {one.message}" for one in estimate.cautions))
 
 
-def _admitted(estimator: Estimator, table: AllowanceTable, entry: Entry, wave: Wave, estimate: Estimate) -> Iterator[dict[str, Any]]:
+def _admitted(
+    estimator: Estimator, table: AllowanceTable, entry: Entry, wave: Wave, estimate: Estimate
+) -> Iterator[dict[str, Any]]:
     """The most tokens in the wave's own required bytes, at the entry's allowance and at each step of the grid below it."""
     first: int | None = None
     value = entry.allowance
@@ -115,15 +118,16 @@ def _admitted(estimator: Estimator, table: AllowanceTable, entry: Entry, wave: W
 
 def tightened(table: AllowanceTable, entry: Entry, value: Decimal) -> AllowanceTable:
     """The table as if `entry` were `value`, and so no entry of larger batches at its EP size above it."""
+    lower = [one.ep == entry.ep and one.batch_tokens >= entry.batch_tokens for one in table.entries]
     entries = (
-        replace(one, allowance=min(one.allowance, value)) if one.ep == entry.ep and one.batch_tokens >= entry.batch_tokens else one
-        for one in table.entries
+        replace(one, allowance=min(one.allowance, value)) if is_lower else one
+        for one, is_lower in zip(table.entries, lower, strict=True)
     )
     return replace(table, entries=tuple(entries))
 
 
 def _largest(estimator: Estimator, table: AllowanceTable, wave: Wave, budget_bytes: int) -> LargestWave:
-    other = Estimator(shape=estimator.shape, table=table)
+    other = Estimator(shape=estimator.shape, table=table, placement=table.placement)
     return other.largest_wave(wave.topology, budget_bytes, shape=wave)
 
 

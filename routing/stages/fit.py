@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import AllowanceTable, Generated
-from routing.core.placement import PLACEMENT
+from routing.core.placement import CONTIGUOUS, Placement
 from routing.fit.counts import Counts
 from routing.fit.table import fit_runs, require_comparable
 from routing.query.imbalance import observed_run, tabulated
@@ -38,6 +38,7 @@ def fit(
     order: str | int,
     by_layer: bool = False,
     floor_logs: Sequence[Path] = (),
+    placement: Placement = CONTIGUOUS,
 ) -> FitAnswer:
     """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all.
 
@@ -48,19 +49,18 @@ def fit(
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
     for run in runs:
         require_content(run)  # the table names the counts it rests on by this hash
-        sizes, left_out = ep_sizes_of(run, eps)
-        with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order) as tables:
+        sizes, left_out = ep_sizes_of(run, eps, placement)
+        with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order, placement=placement) as tables:
             measured.append(observed_run(run, tables, eps=sizes, view=VIEW, order=order))
             counts.append(Counts(**segment_loads(tables, eps=sizes, layers=run.manifest.shape.moe_layers)))
             warnings += [*left_out, *as_lines(tables.cautions)]
     require_comparable(measured)
     shape, fitted_eps = measured[0].shape, sorted({worsts.ep for worsts in measured[0].observed})
-    floors = read_floors(floor_logs, shape=shape, placement=PLACEMENT, eps=fitted_eps)
+    floors = read_floors(floor_logs, shape=shape, placement=placement.name, eps=fitted_eps)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
     model_name = runs[0].manifest.policy.name
-    table, cautions = fit_runs(
-        measured, counts=counts, floors=floors, by_layer=by_layer, model_name=model_name, generated=generated
-    )
+    choices = {"floors": floors, "by_layer": by_layer, "placement": placement.name}
+    table, cautions = fit_runs(measured, counts=counts, model_name=model_name, generated=generated, **choices)
     rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 

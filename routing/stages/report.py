@@ -12,6 +12,7 @@ from routing.audit.page import page
 from routing.audit.verdict import judge
 from routing.audit.words import distinct_names
 from routing.core.allowance import AllowanceTable
+from routing.core.placement import Placement, recorded_placement
 from routing.query.checks import LOADS_CHECKS, TREE_CHECKS
 from routing.query.imbalance import Tabulated, tabulated
 from routing.query.runner import ask
@@ -46,11 +47,12 @@ def report(folders: Sequence[Path], *, allowances: Path, out: Path, command: tup
     runs = open_distinct(folders)
     for run in runs:
         require_same_model(table, run.manifest.shape, allowances, where=str(run.folder))
+    placed = recorded_placement(table.placement, None)
     names = distinct_names([(run.manifest.label, run.name) for run in runs])
     the_cuts = cuts(table, allowances)
     measured, comparisons, warnings = [], list[Comparison](), list[str]()
     for name, run in zip(names, runs, strict=True):
-        one, found, cautions = _measured(name, run, the_cuts)
+        one, found, cautions = _measured(name, run, the_cuts, placed)
         measured.append(one)
         comparisons += found
         warnings += [*run.notices, *other_choices(table, run), *cautions]
@@ -73,12 +75,14 @@ def report(folders: Sequence[Path], *, allowances: Path, out: Path, command: tup
     return ReportAnswer(headline=verdict.headline, sentences=verdict.sentences, warnings=tuple(lines))
 
 
-def _measured(name: str, run: Run, the_cuts: Sequence[Cut]) -> tuple[RunFacts, list[Comparison], list[str]]:
+def _measured(
+    name: str, run: Run, the_cuts: Sequence[Cut], placement: Placement
+) -> tuple[RunFacts, list[Comparison], list[str]]:
     """A run cut as the table's entries were, and as its first entry was at the usual sizes too, which the charts show."""
     comparisons, cautions, worsts, layers = list[Comparison](), list[str](), list[WorstRow](), list[LayerRow]()
     for place, cut in enumerate(the_cuts):
         sizes = sorted({*cut.batch_sizes, *(USUAL_BATCH_SIZES if place == 0 else ())}, reverse=True)
-        with tabulated(run, eps=cut.eps, batch_sizes=sizes, view=cut.view, order=cut.order) as tables:
+        with tabulated(run, eps=cut.eps, batch_sizes=sizes, view=cut.view, order=cut.order, placement=placement) as tables:
             comparisons += compared(cut, run, tables)
             cautions += as_lines([one for one in tables.cautions if one.code not in _TOLD_ON_THE_PAGE])
             if place == 0:

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from routing.core.placement import CONTIGUOUS, PLACEMENT, ROUND_ROBIN, Placement, PlacementFile
+from routing.core.placement import CONTIGUOUS, PLACEMENT, ROUND_ROBIN, STRIDED, Placement, PlacementFile
 from routing.store.files import read_text, require_replaceable, write_bytes
 
 
@@ -13,7 +13,7 @@ def find_placement(text: str | os.PathLike[str]) -> Placement:
     if text == PLACEMENT:
         return CONTIGUOUS
     if text == ROUND_ROBIN:
-        return Placement(kind="round-robin")
+        return STRIDED
     return Placement(kind="file", file=read_placement(Path(text)))
 
 

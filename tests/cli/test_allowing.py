@@ -1,5 +1,6 @@
 """`routing allowance` and `routing explain`: what the recipes show is what the program says, in each stack's own units."""
 
+import itertools
 import json
 import re
 import shlex
@@ -105,7 +106,7 @@ def test_a_tighter_entry_admits_more_tokens_in_the_same_bytes(invoke, wave):
     admits = body["admits"]
     assert [row["allowance"] for row in admits] == [1.4, 1.3, 1.2, 1.1, 1.0]
     assert (admits[0]["tokens"], admits[0]["more"]) == (96_794, 0)  # the wave itself, in its own bytes
-    assert all(before["tokens"] < after["tokens"] for before, after in zip(admits, admits[1:], strict=False))
+    assert all(before["tokens"] < after["tokens"] for before, after in itertools.pairwise(admits))
     # A floor of 1.35 and a largest of 1.24: no batch can lower 1.4.
     assert [row["is_open_to_evidence"] for row in admits] == [True, False, False, False, False]
     assert body["least_by_evidence"] == 1.4

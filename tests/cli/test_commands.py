@@ -6,26 +6,27 @@ import sys
 import pytest
 import typer
 
-from pipelines.write_docs import commands_text
+from pipelines.write_docs import commands_of, commands_text
 from routing.cli.app import app
 from tests.conftest import REPOSITORY
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = commands_of(typer.main.get_command(app))
 
 FLAGS = {
     "allowance": "--allowances --batch-tokens --ep --for --json --layer",
-    "check": "RUNS TABLE --json",
+    "check": "RUNS TABLE --json --placement",
     "estimate": (
         "WAVE --allowances --baseline-bytes --budget-gb --compare --json --lower-by-observed --mode --model --outside-bytes"
-        " --peak-bytes --per-layer --strict"
+        " --peak-bytes --per-layer --placement --strict"
     ),
     "explain": "TABLE --json --wave",
-    "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer",
-    "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
+    "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer --placement",
+    "imbalance": "RUNS --batch-tokens --by --ep --json --order --placement --view",
     "measure": (
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
         " --tokenizer"
     ),
+    "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
     "report": "RUNS --allowances --out",
@@ -58,4 +59,4 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "routing", "--help"], capture_output=True, text=True, cwd=REPOSITORY, check=False
     )
     assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS)
+    assert all(name.split()[0] in done.stdout for name in COMMANDS)
