@@ -49,10 +49,8 @@ def _show(body: dict[str, Any]) -> None:
         table.add_row(str(half["num_units"]), str(half["num_batches"]), *worst, str(half["num_worse"]))
     print_table(table)
     before, after = body["contiguous"], body["suggested"]
-    typer.echo(
-        f"the run's own batches, which it is packed from: {before['own_worst']:.4f} contiguous, {after['own_worst']:.4f} suggested"
-    )
-    typer.echo(
-        f"allowance by {before['method']} over all of these: {before['allowance']:g} contiguous, {after['allowance']:g} suggested; "
-        f"{'saves' if body['saves'] > 0 else 'costs' if body['saves'] < 0 else 'saves nothing,'} {abs(body['saves']):g}"
-    )
+    own = f"{before['own_worst']:.4f} contiguous, {after['own_worst']:.4f} suggested"
+    typer.echo(f"the run's own batches, which it is packed from: {own}")
+    word = "saves" if body["saves"] >= 0 else "costs"
+    allowed = f"{before['allowance']:g} contiguous, {after['allowance']:g} suggested"
+    typer.echo(f"allowance by {before['method']} over all of these: {allowed}; {word} {abs(body['saves']):g}")

@@ -117,7 +117,7 @@ def test_the_suggested_placement_is_better_on_batches_that_it_was_not_packed_fro
 
 
 def test_a_suggestion_that_is_worse_on_held_out_batches_is_said_and_not_written(invoke, tmp_path):
-    # Ten tokens all go to one pair of experts, never to neighbours: contiguous blocks are at 10 x 4 / 20 = 2.0, and nothing is below.
+    # Ten tokens go to one pair of experts, never to neighbours: contiguous blocks are at 10 x 4 / 20 = 2.0, nothing is below.
     pairs = [(0, 2), (1, 4), (3, 6), (5, 7), (0, 5), (2, 7)]
     loads = {(unit, 0): [10 * (expert in pairs[unit % 6]) for expert in range(8)] for unit in range(12)}
     sizes = {"paths": [[unit] for unit in range(12)], "segment_tokens": [10] * 12, "num_experts": 8, "top_k": 2}
