@@ -14,8 +14,9 @@ from routing.store.guard_log import read_exceedances
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "training_loop.md").read_text()
-COMMANDS, REFIT = (block.splitlines() for block in re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-EXAMPLE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[-1]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS, REFIT = (code.splitlines() for language, code in BLOCKS if not language)
+EXAMPLE = [code for language, code in BLOCKS if language == "python"][-1]
 
 
 @pytest.fixture(scope="module")
