@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from routing.core.placement import LayerPlacement, Placement, PlacementFile
+from routing.core.placement import CONTIGUOUS, LayerPlacement, Placement, PlacementFile
 from routing.fit.counts import Counts, Floats, Integers
 from routing.fit.judge import halves_of
 from routing.fit.recut import batch_loads
@@ -70,9 +70,7 @@ def worsts(loads_BEL: Floats, layers: Sequence[int], ep: int, placement: Placeme
     return tuple(Fraction(int(busiest_BL[batch, at]) * ep, int(rows_BL[batch, at])) for batch, at in chosen)
 
 
-def judged_placements(
-    counts: Counts, *, batch_tokens: int, ep: int, content_hash: str, contiguous: Placement
-) -> tuple[HeldOutPlacements, ...]:
+def judged_placements(counts: Counts, *, batch_tokens: int, ep: int, content_hash: str) -> tuple[HeldOutPlacements, ...]:
     """Each half of the units under what the other half suggests; none where a half has no full batch.
 
     The blocks of `counts` are single experts.
@@ -84,7 +82,7 @@ def judged_placements(
     found = []
     for half, mine_BEL, other_BEL in zip(halves, loads, loads[::-1], strict=True):
         file = suggested(other_BEL, counts.layers, ep)
-        now = worsts(mine_BEL, counts.layers, ep, contiguous)
+        now = worsts(mine_BEL, counts.layers, ep, CONTIGUOUS)
         then = worsts(mine_BEL, counts.layers, ep, Placement(kind="file", file=file))
         found.append(
             HeldOutPlacements(

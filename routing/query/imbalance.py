@@ -1,7 +1,6 @@
 """How uneven the ranks of a run are: worst, mean over layers and pooled over layers, side by side."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from routing.core.observed import BatchWorst, Caution, ExpertLoad, MeasuredRun, ObservedWorsts
 from routing.core.placement import CONTIGUOUS, Placement, require_ep_size
 from routing.query.batches import CORPUS_ORDER, Batches, Order, Steps, cut_batches, order_steps, rank_trajectories
+from routing.query.blocks import block_parameters, rank_parameters
 from routing.query.checks import check, check_tables, require_no_violation
 from routing.query.runner import ask, keep, run_sql
 from routing.query.tables import opened_tables
@@ -112,15 +112,13 @@ def tabulated(
     for ep in eps:
         require_ep_size(ep, shape.num_experts)
     placement.require_fits(moe_layers=shape.moe_layers, num_experts=shape.num_experts, eps=tuple(eps))
-    num_blocks = math.lcm(*eps)
-    positions = placement.positions(num_layers=shape.num_layers, num_experts=shape.num_experts, num_blocks=num_blocks)
-    with opened_tables(run, block_experts=shape.num_experts // num_blocks, positions=positions) as (con, cautions):
+    with opened_tables(run, **block_parameters(shape, placement, eps)) as (con, cautions):
         require_no_violation(run, check_tables(con, run))
         steps = read_steps(con, order)
         batches = tuple(cut_batches(steps, batch_tokens=size, view=view) for size in batch_sizes)
         fill_imbalances(con, batches, eps=eps, placement=placement)
         require_no_violation(run, (check(con, "nested_ep"),))
-        cautions += tuple(caution for cut in batches for caution in _cautions(run, cut))
+        cautions = (*_recorded(run), *cautions, *(caution for cut in batches for caution in _cautions(run, cut)))
         yield Tabulated(con=con, placement=placement, steps=steps, batches=batches, cautions=cautions)
 
 
@@ -139,10 +137,7 @@ def fill_imbalances(
     sizes = [np.full(len(cut.batch), cut.batch_tokens, dtype=np.int64) for cut in batches]
     columns = {name: np.concatenate([getattr(cut, name) for cut in batches]) for name in ("batch", "segment_id", "copies")}
     keep(con, "batches", "sql/batches.sql", batch_tokens=np.concatenate(sizes), **columns)
-    num_blocks = math.lcm(*eps)
-    owned = [(ep, block, placement.owner(block, ep=ep, num_blocks=num_blocks)) for ep in eps for block in range(num_blocks)]
-    all_eps, blocks, ranks = map(list, zip(*owned, strict=True))
-    keep(con, "rank_loads", "sql/rank_loads.sql", eps=all_eps, blocks=blocks, ranks=ranks)
+    keep(con, "rank_loads", "sql/rank_loads.sql", **rank_parameters(placement, eps))
     keep(con, "layer_imbalances", "sql/layer_imbalances.sql")
     keep(con, "batch_imbalances", "sql/batch_imbalances.sql")
 
@@ -167,6 +162,27 @@ def _observed(run: Run, tables: Tabulated, ep: int, batches: Batches, units: Seq
         worsts=worsts,
         top_experts=top_experts,
     )
+
+
+def _recorded(run: Run) -> Iterator[Caution]:
+    """What loads that another engine recorded can't tell."""
+    recording, layers = run.manifest.recording, run.manifest.shape.moe_layers
+    if recording is None:
+        return
+    by = recording.engine or "another engine"
+    unknown = f"; not known: {', '.join(recording.unknown)}" if recording.unknown else ""
+    yield Caution(code="recorded", message=f"{run.name}: loads recorded by {by} and imported, not measured{unknown}")
+    if missing := recording.missing_layers:
+        where = f"{run.name}: worst of {len(layers)} of {len(layers) + len(missing)} MoE layers"
+        message = f"{where}; not recorded: {_listed(missing)}"
+        yield Caution(code="layers_missing", message=message)
+    elif missing is None:
+        message = f"{run.name}: worst of the {len(layers)} layers in the files; nobody said whether the model has more"
+        yield Caution(code="layers_unknown", message=message)
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers[:8])) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
 
 
 def _cautions(run: Run, batches: Batches) -> Iterator[Caution]:

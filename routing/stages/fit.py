@@ -59,8 +59,15 @@ def fit(
     floors = read_floors(floor_logs, shape=shape, placement=placement.name, eps=fitted_eps)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
     model_name = runs[0].manifest.policy.name
-    choices = {"floors": floors, "by_layer": by_layer, "placement": placement.name}
-    table, cautions = fit_runs(measured, counts=counts, model_name=model_name, generated=generated, **choices)
+    table, cautions = fit_runs(
+        measured,
+        counts=counts,
+        model_name=model_name,
+        generated=generated,
+        floors=floors,
+        by_layer=by_layer,
+        placement=placement.name,
+    )
     rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 

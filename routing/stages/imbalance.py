@@ -36,8 +36,9 @@ def imbalance(
     warnings: list[str] = []
     for run in open_distinct(folders):
         sizes, left_out = ep_sizes_of(run, eps, placement)
-        cut = {"view": view, "order": order, "placement": placement}
-        found, cautions = imbalance_rows(run, eps=sizes, batch_sizes=batch_sizes, by_layer=by_layer, **cut)
+        found, cautions = imbalance_rows(
+            run, eps=sizes, batch_sizes=batch_sizes, view=view, order=order, by_layer=by_layer, placement=placement
+        )
         rows.extend(found)
         warnings.extend([*run.notices, *left_out, *as_lines(cautions)])
     return ImbalanceAnswer(rows=rows, warnings=tuple(dict.fromkeys(warnings)))

@@ -39,12 +39,10 @@ def suggest(folder: Path, *, ep: int, batch_tokens: int, out: Path | None) -> Su
     require_content(run)
     shape = run.manifest.shape
     require_ep_size(ep, shape.num_experts)
-    cut = {"batch_sizes": (batch_tokens,), "view": "packed", "order": "corpus"}
-    with tabulated(run, eps=(shape.num_experts,), **cut) as tables:
+    with tabulated(run, eps=(shape.num_experts,), batch_sizes=(batch_tokens,), view="packed", order="corpus") as tables:
         counts = Counts(**segment_loads(tables, eps=(shape.num_experts,), layers=shape.moe_layers))
         warnings = [*run.notices, *as_lines(tables.cautions)]
-    asked = {"batch_tokens": batch_tokens, "ep": ep, "content_hash": run.manifest.content_hash or "", "contiguous": CONTIGUOUS}
-    held_out = judged_placements(counts, **asked)
+    held_out = judged_placements(counts, batch_tokens=batch_tokens, ep=ep, content_hash=run.manifest.content_hash or "")
     if not held_out:
         raise InputError(f"{folder}: half of the units fill no batch of {batch_tokens} tokens to judge by; ask for smaller ones")
     loads_BEL = batch_loads(counts, batch_tokens=batch_tokens)
@@ -81,8 +79,8 @@ def _allowed(
     """The largest over both halves, that of the run's own batches, and what `headroom-v1` allows for the larger."""
     worst: Fraction = max(getattr(one, name) for one in held_out)
     allowed = headroom_allowances({ep: max(worst, own)}, num_experts=num_experts, top_k=top_k)[ep]
-    found = {"held_out_worst": worst, "own_worst": own, "allowance": allowed.allowance}
-    return {name: float(value) for name, value in found.items()} | {"method": HEADROOM_METHOD}
+    seen = {"held_out_worst": float(worst), "own_worst": float(own)}
+    return seen | {"allowance": float(allowed.allowance), "method": HEADROOM_METHOD}
 
 
 def _half(one: HeldOutPlacements) -> dict[str, Any]:

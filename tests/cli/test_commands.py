@@ -6,11 +6,11 @@ import sys
 import pytest
 import typer
 
-from pipelines.write_docs import commands_of, commands_text
+from pipelines.write_docs import commands_text, verbs
 from routing.cli.app import app
 from tests.conftest import REPOSITORY
 
-COMMANDS = commands_of(typer.main.get_command(app))
+COMMANDS = verbs(typer.main.get_command(app))
 
 FLAGS = {
     "allowance": "--allowances --batch-tokens --ep --for --json --layer",
@@ -21,6 +21,11 @@ FLAGS = {
     ),
     "explain": "TABLE --json --wave",
     "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer --placement",
+    "import counts": "FILES --engine --json --label --model --num-experts --num-tokens --out --top-k",
+    "import routes": (
+        "FILES --domain --drop-last --drop-shared-expert --engine --fill-prefixes --json --label --layers --model --out"
+        " --segment-tokens --skip-bad"
+    ),
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --placement --view",
     "measure": (
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
@@ -29,7 +34,7 @@ FLAGS = {
     "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
-    "report": "RUNS --allowances --out",
+    "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",
     "show": "RUNS --json",
     "wave": "--adapter-rank --cp --ep --lengths --model",
 }
