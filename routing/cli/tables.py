@@ -32,7 +32,7 @@ def show_imbalance(answer: dict[str, Any]) -> None:
 
 def show_allowances(table: dict[str, Any]) -> None:
     """The entries of a table: the factor, what it rests on, what binds."""
-    view = Table(title=f"allowances for {table['model']['name']} (contiguous placement)")
+    view = Table(title=f"allowances for {table['model']['name']} ({table['placement']} placement)")
     names = ("ep", "batch tokens", "layer", "allowance", "status", "observed max", "where", "batches", "units", "binds", "slack")
     for name in names:
         view.add_column(name, justify="left" if name in ("status", "where", "binds") else "right")

@@ -16,7 +16,7 @@ class HeldRows:
     """Rows of one step, in the order in which they came, each with its layer."""
 
     def __init__(self, by_rank: Callable[[Any], Any] | None = None) -> None:
-        """`by_rank` sums a tensor [additions, experts] to [additions, ranks] on its device; without it all are read back."""
+        """`by_rank` sums a tensor or array [additions, experts] to [additions, ranks] where it is; without it all are read."""
         self._by_rank = by_rank
         self._order: list[tuple[int, list[int] | None]] = []
         self._buffers: dict[tuple[Any, ...], _Buffer] = {}
@@ -33,7 +33,13 @@ class HeldRows:
             self._order.append((layer, None))
         else:
             self._places.append(None)
-            self._order.append((layer, whole_rows(rows.tolist() if hasattr(rows, "tolist") else rows, layer)))
+            self._order.append((layer, whole_rows(self._of_array(rows) if hasattr(rows, "tolist") else rows, layer)))
+
+    def _of_array(self, rows: Any) -> list[Any]:
+        """A NumPy array by rank, or as it is where ranks are no view of it; float32 sums are exact below 2**24 alone."""
+        exact = rows.astype("float64") if rows.dtype.kind == "f" else rows
+        read: list[Any] = (exact if self._by_rank is None else self._by_rank(exact[None])[0]).tolist()
+        return read
 
     def take(self) -> list[tuple[int, list[int]]]:
         """(layer, rows) of every addition since the last call: one copy to the host for each device."""
