@@ -12,10 +12,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, importing, refreshing, reporting, tables
-from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
+from routing.cli import allowing, estimating, importing, placing, refreshing, reporting, tables
+from routing.cli.common import Json, Placed, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
+from routing.core.placement import PLACEMENT
 from routing.core.units import parse_size, parse_size_list
 from routing.core.worker import worker_of
 
@@ -115,20 +116,29 @@ def imbalance(
     ] = "packed",
     order: Order = "corpus",
     by: Annotated[str | None, typer.Option("--by", help="`layer`: one row a layer instead of the worst over layers.")] = None,
+    placement: Placed = PLACEMENT,
     as_json: Json = False,
 ) -> None:
     """Worst-layer imbalance (busiest rank / even share) by EP size and batch size, beside the mean and the pooled figure."""
     from routing.stages.imbalance import imbalance as imbalance_stage
+    from routing.store.placements import find_placement
 
     if view not in ("packed", "logical"):
         raise InputError(f"--view: {view!r} is neither packed nor logical")
     if by not in (None, "layer"):
         raise InputError(f"--by: {by!r} is not known; layer")
+    placed = find_placement(placement)
     answer = imbalance_stage(
-        runs, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), view=view, order=_order(order), by_layer=by == "layer"
+        runs,
+        eps=_ep_sizes(ep),
+        batch_sizes=_batch_sizes(batch_tokens),
+        view=view,
+        order=_order(order),
+        by_layer=by == "layer",
+        placement=placed,
     )
     warn(answer.warnings)
-    print_answer({"rows": answer.rows}, as_json, tables.show_imbalance)
+    print_answer({"placement": placed.name, "rows": answer.rows}, as_json, tables.show_imbalance)
     if all(row["num_batches"] == 0 for row in answer.rows):
         raise InputError(
             f"--batch-tokens: no full batch of {batch_tokens} tokens in {', '.join(map(str, runs))}; ask for smaller batches"
@@ -143,10 +153,15 @@ def fit(
     batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
     order: Order = "corpus",
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Entries of single MoE layers too, beside all layers.")] = False,
+    floor: Annotated[
+        list[Path] | None, typer.Option("--floor", help="A guard's log: no allowance is left below what it saw. Repeatable.")
+    ] = None,
+    placement: Placed = PLACEMENT,
     as_json: Json = False,
 ) -> None:
     """Turn measured imbalances into the allowances that memory planning must use, with their evidence."""
     from routing.stages.fit import fit as fit_stage
+    from routing.store.placements import find_placement
 
     answer = fit_stage(
         runs,
@@ -155,6 +170,8 @@ def fit(
         batch_sizes=_batch_sizes(batch_tokens),
         order=_order(order),
         by_layer=per_layer,
+        floor_logs=tuple(floor or ()),
+        placement=find_placement(placement),
     )
     warn(answer.warnings)
     print_answer(answer.table, as_json, tables.show_allowances)
@@ -179,8 +196,11 @@ def show(
 
 
 app.command()(reporting.report)
+app.command()(allowing.allowance)
+app.command()(allowing.explain)
 app.command()(reporting.check)
 app.command()(refreshing.refresh)
+app.add_typer(placing.app)
 app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)

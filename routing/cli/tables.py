@@ -21,7 +21,7 @@ def show_imbalance(answer: dict[str, Any]) -> None:
     rows = answer["rows"]
     names = list(rows[0]) if rows else []
     table = Table(
-        title="imbalance = busiest rank / even share (1.0 is even); contiguous placement; batch, rank and layer are 0-based"
+        title=f"imbalance = busiest rank / even share (1.0 is even); {answer['placement']} placement; indices are 0-based"
     )
     for name in names:
         table.add_column(name.replace("_", " "), justify="left" if name in ("run", "label", "view") else "right")
@@ -32,7 +32,7 @@ def show_imbalance(answer: dict[str, Any]) -> None:
 
 def show_allowances(table: dict[str, Any]) -> None:
     """The entries of a table: the factor, what it rests on, what binds."""
-    view = Table(title=f"allowances for {table['model']['name']} (contiguous placement)")
+    view = Table(title=f"allowances for {table['model']['name']} ({table['placement']} placement)")
     names = ("ep", "batch tokens", "layer", "allowance", "status", "observed max", "where", "batches", "units", "binds", "slack")
     for name in names:
         view.add_column(name, justify="left" if name in ("status", "where", "binds") else "right")

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from routing.fit import gumbel
-from routing.fit.counts import Booleans, Counts, Floats, Integers
+from routing.fit.counts import Booleans, Counts, Floats, Integers, rank_loads
 from routing.fit.cut import Cut, cut_streams
 from routing.fit.layout import Layout, lay_out, own_rows, window_ends, window_parts
 
@@ -56,7 +56,7 @@ class _Sampler:
 
     def __init__(self, counts: Counts, layout: Layout, *, batch_tokens: int, eps: Sequence[int], by_layer: bool) -> None:
         self.layout, self.batch_tokens, self.eps, self.by_layer = layout, batch_tokens, tuple(eps), by_layer
-        self.blocks_layers = counts.loads_SBL.shape[1:]
+        self.blocks_layers, self.is_strided = counts.loads_SBL.shape[1:], counts.is_strided
         loads_SX = counts.loads_SBL.reshape(len(counts.loads_SBL), -1)
         self.ends_P = window_ends(layout, batch_tokens)
         self.own_X, self.shared_X = own_rows(layout, loads_SX), loads_SX[layout.shared_segments_X]
@@ -131,11 +131,9 @@ class _Sampler:
 
         Batches are the last axis, where neighbours in memory are.
         """
-        blocks = len(loads_BLN)
         rows_LN = loads_BLN.sum(axis=0)
         for place, ep in enumerate(self.eps):
-            ranks = loads_BLN.reshape(ep, blocks // ep, *loads_BLN.shape[1:])
-            ratios_LN = ranks.sum(axis=1).max(axis=0) * ep / rows_LN
+            ratios_LN = rank_loads(loads_BLN, ep, is_strided=self.is_strided).max(axis=0) * ep / rows_LN
             found[place, 0] = ratios_LN.max(axis=0)
             if self.by_layer:
                 found[place, 1:] = ratios_LN
