@@ -1,7 +1,6 @@
 """`strat-boot-v1`: what must hold whatever the counts are, and a world whose true level is known."""
 
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +13,7 @@ from routing.core.allowance import proven_ceiling
 from routing.fit import gumbel, resample, strat_boot
 from routing.fit.counts import Counts
 from routing.fit.resample import resampled_levels
-from routing.fit.steps import Raw, implied_allowance, stepped, within
+from routing.fit.steps import Raw, stepped, within
 from tests.fit.worlds import random_counts
 
 PLACES = [(size, ep) for size in (2_000, 20_000, 200_000) for ep in (2, 3, 4, 8)]
@@ -54,16 +53,6 @@ def test_a_layer_is_never_above_all_layers(raws, layer):
     of_all = _stepped(raws)
     found = within(_stepped({place: value for place, value in layer.items() if place in raws}), of_all)
     assert all(one.allowance <= of_all[place].allowance for place, one in found.items())
-
-
-def test_an_unfitted_size_is_implied_by_nested_ones():
-    # EP 16 of 256 / 8: 8 x 1.4 = 11.2, 4 x 1.6 = 6.4, 2 x 2.0 = 4.0. EP 4 below 8: 2 x 1.4 = 2.8 against 2.0.
-    assert implied_allowance(16, {2: Decimal("1.4"), 4: Decimal("1.6"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (
-        Decimal("4.0"),
-        "ep=8",
-    )
-    assert implied_allowance(4, {2: Decimal("1.4"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (Decimal("2.0"), "ep=8")
-    assert implied_allowance(3, {2: Decimal("1.4")}, num_experts=24, top_k=12) == (Decimal("2.00"), "ceiling")
 
 
 def _high(counts, **changes):
