@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, refreshing, reporting, tables
+from routing.cli import estimating, fitted, refreshing, reporting, tables
 from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
@@ -141,7 +141,7 @@ def fit(
         by_layer=per_layer,
     )
     warn(answer.warnings)
-    print_answer(answer.table, as_json, tables.show_allowances)
+    print_answer(answer.table, as_json, fitted.show_fit)
     typer.echo(f"{out}: written", err=True)
 
 
