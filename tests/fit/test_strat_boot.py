@@ -1,4 +1,4 @@
-"""`strat-boot-v1`: what must hold whatever the counts are, and a world whose true level is known."""
+"""`strat-boot-v2`: what must hold whatever the counts are, and a world whose true level is known."""
 
 from dataclasses import replace
 from fractions import Fraction
