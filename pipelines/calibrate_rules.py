@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from routing.fit import gumbel, resample
+from routing.fit import gumbel, resample, strat_boot
 from routing.fit.counts import Counts
 from routing.fit.headroom import HEADROOM
 from routing.fit.recut import RealBatches, real_batches
@@ -185,7 +185,8 @@ def _bounds(seen: Values, mix: float, stratum: float) -> dict[str, float]:
     observed = float(seen.max())
     headroom = 1 + float(HEADROOM) * (observed - 1)
     both = float(np.fmax(mix, stratum))
-    default = max(observed, both) if np.isfinite(both) else headroom
+    lifted = 1 + float(strat_boot.HEADROOM) * (mix - 1)
+    default = float(np.fmax(max(observed, lifted), stratum)) if np.isfinite(mix) else headroom
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unusable fit shows in the table
         free = float(stats.genextreme.isf(gumbel.PASSED, *stats.genextreme.fit(seen)))

@@ -29,7 +29,11 @@ def cell_warnings(cell: Cell) -> tuple[str, ...]:
     for run, worsts in zip(cell.runs, cell.observed, strict=True):
         if len(worsts.worsts) < 2:
             warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
+    _, needed = NEEDED_BATCHES[-1]
     for run, levels in cell.levels():
+        if cell.batch_tokens <= levels.longest_trajectory_tokens and levels.num_trajectories < needed:
+            few = f"{levels.num_trajectories} trajectories, any of which may be a batch, below {needed} (99% at 95% confidence)"
+            warnings.append(f"low_evidence: {run.run}: {few}")
         if levels.thin_strata:
             few = f"below {MIN_UNITS} units or {cell.batch_tokens} tokens"
             warnings.append(f"thin_strata: {run.run}: not resampled by themselves, {few}: {', '.join(levels.thin_strata)}")

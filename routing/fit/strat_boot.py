@@ -41,13 +41,18 @@ MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resampled:
-    """One run's levels at one batch size: of the mix, of every stratum that has enough, and which strata have not."""
+    """One run's levels at one batch size: of the mix, of every stratum that has enough, and which strata have not.
+
+    The trajectories that they rest on are counted, and the longest of these measured.
+    """
 
     eps: tuple[int, ...]
     layers: tuple[int, ...]
     mix: Levels
     strata: Mapping[str, Levels]
     thin_strata: tuple[str, ...]
+    num_trajectories: int
+    longest_trajectory_tokens: int
 
     def bound(self, ep: int, layer: int | None) -> Raw:
         """The larger of H with its headroom and S; `binds` is `resampled` or `stratum NAME`. No layer is the worst of all."""
@@ -115,6 +120,8 @@ def resample(
         mix=asked(counts, seed=seed_of(content_hash)),
         strata=strata,
         thin_strata=tuple(thin),
+        num_trajectories=counts.num_trajectories,
+        longest_trajectory_tokens=counts.longest_trajectory_tokens,
     )
 
 
