@@ -2,12 +2,12 @@
 
     H   = the upper end of the level's 95% interval, over the mix of all strata
     S   = the largest such end inside one stratum with enough units and tokens: batches that come from there alone
-    raw = max(1 + HEADROOM (H - 1), S, observed max, floors), over policies
+    R   = a loop that repeats one piece of text (`repeated`)
+    raw = max(H, S, R, observed max, floors), over policies
 
-Units are what moves together, and most of the variance is between them, so they are resampled whole. HEADROOM is for
-trajectories unlike any of these, which no law fitted to them knows of: without it (`strat-boot-v1`) more than 0.1% of fresh
-batches were above in four of six places. Calibrated on toy policies (docs/decisions/0007), it is a choice and no interval.
-What it leaves out: policies and strata that nobody measured.
+Units are what moves together, and most of the variance is between them, so they are resampled whole. R is for trajectories
+unlike any of these, which no law fitted to them knows of: without it (`strat-boot-v1`) more than 0.1% of fresh batches were above
+in four of six places. What it leaves out: policies and strata that nobody measured.
 """
 
 import hashlib
@@ -21,20 +21,22 @@ from types import MappingProxyType
 from routing.core.allowance import Parameter
 from routing.core.judgement import Level
 from routing.core.observed import MeasuredRun
-from routing.fit import gumbel
+from routing.fit import gumbel, repeated
 from routing.fit.counts import Counts
+from routing.fit.repeated import Repeated
 from routing.fit.resample import JUDGED_POOLS, NUM_BATCHES, NUM_POOLS, Levels, resampled_levels
 from routing.fit.steps import Raw
 
 METHOD = "strat-boot-v2"
-HEADROOM = Decimal("1.45")
 RESAMPLED: dict[str, Parameter] = {
     "resampled_batches": NUM_BATCHES,
     "resampled_pools": NUM_POOLS,
     "resampled_pools_of_held_out_fits": JUDGED_POOLS,
     "level_passed_with_probability": Decimal(repr(gumbel.PASSED)),
     "interval": Decimal(repr(gumbel.INTERVAL)),
-    "headroom_on_the_mix": HEADROOM,
+    "repeated_text_of_tokens": repeated.SHARE,
+    "repeated_text_headroom": repeated.HEADROOM,
+    "repeated_text_length": repeated.LENGTH,
 }
 MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
 
@@ -43,7 +45,7 @@ MIN_BATCHES, MIN_UNITS = 10, 20  # below either, evidence is low
 class Resampled:
     """One run's levels at one batch size: of the mix, of every stratum that has enough, and which strata have not.
 
-    The trajectories that they rest on are counted, and the longest of these measured.
+    `num_trajectories` are those that they rest on.
     """
 
     eps: tuple[int, ...]
@@ -52,14 +54,20 @@ class Resampled:
     strata: Mapping[str, Levels]
     thin_strata: tuple[str, ...]
     num_trajectories: int
-    longest_trajectory_tokens: int
+    repeated: Repeated
 
     def bound(self, ep: int, layer: int | None) -> Raw:
-        """The larger of H with its headroom and S; `binds` is `resampled` or `stratum NAME`. No layer is the worst of all."""
+        """The largest of H, S and R; `binds` is `resampled`, `stratum NAME` or `repeated text`. No layer is the worst of all."""
         place = self._place(ep, layer)
-        mix = 1 + Fraction(HEADROOM) * (_exact(self.mix.high_NC[place]) - 1)
-        stressed = [Raw(value=_exact(self.strata[name].high_NC[place]), binds=f"stratum {name}") for name in sorted(self.strata)]
-        return max([Raw(value=mix, binds="resampled"), *stressed], key=lambda raw: raw.value)
+        mix = _exact(self.mix.high_NC[place])
+        bounds = [Raw(value=mix, binds="resampled")]
+        bounds += [Raw(value=_exact(self.strata[name].high_NC[place]), binds=f"stratum {name}") for name in sorted(self.strata)]
+        bounds.append(Raw(value=self.repeated.bound(place, mix), binds="repeated text"))
+        return max(bounds, key=lambda raw: raw.value)
+
+    def repeated_text(self, ep: int) -> Fraction:
+        """What repeated text is taken to show in its worst layer."""
+        return self.repeated.text(self._place(ep, None))
 
     def level(self, run: MeasuredRun, ep: int, layer: int | None) -> Level:
         """What the mix says."""
@@ -121,7 +129,7 @@ def resample(
         strata=strata,
         thin_strata=tuple(thin),
         num_trajectories=counts.num_trajectories,
-        longest_trajectory_tokens=counts.longest_trajectory_tokens,
+        repeated=repeated.repeated_text(counts, batch_tokens=batch_tokens, eps=eps, by_layer=by_layer),
     )
 
 

@@ -197,6 +197,25 @@ def test_a_stratum_unlike_the_others_is_named_by_the_fit_without_it():
         assert any("held out stratum file-1: 1 of 24" in sentence for sentence in entry.evidence.coverage)
 
 
+@pytest.mark.parametrize(("copies", "sizes", "is_marked"), [(1, (20,), True), (7, (20,), False), (1, (30,), False)])
+def test_too_few_trajectories_are_marked_where_one_of_them_can_be_a_batch(copies, sizes, is_marked):
+    # 48 trajectories of 10 tokens are below 299, 336 are not; a batch of 30 tokens is more than twice one.
+    counts = _counts()
+    ids = np.arange(copies * NUM_UNITS)
+    counts = replace(
+        counts,
+        trajectory_ids=ids,
+        segment_ids=ids,
+        num_tokens=np.full(len(ids), 10),
+        units_T=ids % NUM_UNITS,
+        strata_T=np.zeros_like(ids),
+        loads_SBL=np.tile(counts.loads_SBL, (copies, 1, 1)),
+    )
+    warnings = _table((_run(counts, sizes=sizes), counts)).entries[0].evidence.warnings
+    marked = [one for one in warnings if one.startswith("low_evidence: run: 48 trajectories, any of which may be a batch")]
+    assert len(marked) == is_marked
+
+
 def test_one_stratum_is_not_left_out():
     counts = _counts()
     assert {one.kind for one in _table((_run(counts), counts)).entries[0].evidence.held_out} == {"units"}
