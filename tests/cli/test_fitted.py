@@ -13,12 +13,12 @@ from routing.stages.fit import fit
 from routing.store.allowances import read_table
 from tests.stores import random_loads, write_tiny_run
 
-NUM_UNITS = 24
+NUM_UNITS = 36
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """(Text, entries) of two policies over 24 units of one segment behind a shared prompt."""
+    """(Text, entries) of two policies over 36 units of one segment behind a shared prompt."""
     folder = tmp_path_factory.mktemp("fitted")
     tokens = [4] + [16] * NUM_UNITS
     tree = {"paths": [[0, 1 + unit] for unit in range(NUM_UNITS)], "segment_tokens": tokens, "num_experts": 8, "top_k": 2}
