@@ -5,7 +5,8 @@ from pathlib import Path
 
 from routing.core.errors import RoutingError
 from routing.measure.geometry import least_seconds
-from routing.stages.begin import MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import MeasureRequest, Prepared, Progress, existing, prepare, require_same
+from routing.stages.corpus_record import counts
 from routing.store.run import MANIFEST_NAME, read_manifest, require_run_name
 
 # Bytes a row of `loads` takes on disk, zstd: 1.12 measured over 1,994,752 rows (docs/LOG.md).
