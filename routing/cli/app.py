@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import allowing, estimating, importing, placing, refreshing, reporting, tables
+from routing.cli import allowing, estimating, fitted, importing, placing, refreshing, reporting, tables
 from routing.cli.common import Json, Placed, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
@@ -174,7 +174,7 @@ def fit(
         placement=find_placement(placement),
     )
     warn(answer.warnings)
-    print_answer(answer.table, as_json, tables.show_allowances)
+    print_answer(answer.table, as_json, fitted.show_fit)
     typer.echo(f"{out}: written", err=True)
 
 
