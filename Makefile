@@ -35,6 +35,7 @@ bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
 	$(BIN)/python -m pipelines.bench_estimate
 	$(BIN)/python -m pipelines.bench_fit
+	$(BIN)/python -m pipelines.bench_guard
 	$(BIN)/python -m pipelines.bench_report
 
 trace: $(STAMP)

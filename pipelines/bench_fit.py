@@ -5,8 +5,6 @@ Retail: `routing fit --per-layer` over both demo policies on the eight retail fi
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.timing import spent_by
 from routing.core.allowance import Generated
 from routing.core.observed import MeasuredRun, ObservedWorsts
 from routing.core.shapes import ModelShape
@@ -115,11 +114,10 @@ def retail_case() -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "routing", "fit", *map(str, RETAIL), "--per-layer", "--out", f"{folder}/fit.yaml"]
         clock = time.perf_counter()
-        done = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(done.pid, 0)
-    if status:
-        raise SystemExit(f"routing fit ended with {os.waitstatus_to_exitcode(status)}")
-    spent_s, peak_gb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e9
+        spent = spent_by(command)
+    if spent.exit_code:
+        raise SystemExit(f"routing fit ended with {spent.exit_code}")
+    spent_s, peak_gb = spent.processor_s, spent.peak_bytes / 1e9
     print(
         f"fit, eight-strata retail pair with every layer: {spent_s:.1f} s of processor time (limit {LIMIT_RETAIL_S} s), "
         f"{time.perf_counter() - clock:.1f} s by the clock, peak {peak_gb:.2f} GB (limit {LIMIT_RETAIL_GB} GB)"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from routing.core.wave import Topology as Topology
     from routing.core.wave import Wave as Wave
     from routing.estimate.result import Estimate as Estimate
+    from routing.guard.watch import AllowanceGuard as AllowanceGuard
     from routing.query.imbalance import imbalance_rows as imbalance_rows
     from routing.stages.estimator import Estimator as Estimator
     from routing.store.allowances import read_table as read_table

@@ -1,9 +1,11 @@
 """What `from routing import ...` hands out, and where each name lives; nothing is imported before it is asked for.
 
-Importing `routing` and pricing a wave need the standard library alone; reading a table or a run imports what that needs.
+Importing `routing`, pricing a wave and guarding a training loop need the standard library alone; reading a table or a run
+imports what that needs.
 """
 
 NAMES = {
+    "AllowanceGuard": "routing.guard.watch",
     "AllowanceTable": "routing.core.allowance",
     "CheckFailedError": "routing.core.errors",
     "DamagedDataError": "routing.core.errors",

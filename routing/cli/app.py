@@ -1,6 +1,7 @@
 """Verbs, flags and exit codes. Results go to stdout (`--json` for machines), progress and warnings to stderr."""
 
 import io
+import os
 import re
 import signal
 import sys
@@ -11,11 +12,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, fitted, importing, refreshing, reporting, tables
-from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
+from routing.cli import allowing, estimating, fitted, importing, placing, refreshing, reporting, tables
+from routing.cli.common import Json, Placed, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
+from routing.core.placement import PLACEMENT
 from routing.core.units import parse_size, parse_size_list
+from routing.core.worker import worker_of
 
 app = typer.Typer(
     name="routing",
@@ -55,6 +58,12 @@ def measure(
     on_bad_line: Annotated[
         str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
     ] = "stop",
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Measure the policy under this LoRA adapter, a folder that peft wrote.")
+    ] = None,
+    base_out: Annotated[
+        Path | None, typer.Option("--base-out", help="With --adapter: measure the base policy too, into this run directory.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say tokens, segments, disk and expected time; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +71,7 @@ def measure(
     quiet_transformers()
     from routing.stages.begin import MeasureRequest
 
+    worker = worker_of(os.environ)
     request = MeasureRequest(
         policy=policy,
         corpus=tuple(corpus),
@@ -76,12 +86,19 @@ def measure(
         dtype=dtype,
         on_bad_line=on_bad_line,
         command=tuple(sys.argv[1:]),
+        worker=worker,
+        adapter=adapter,
+        base_out=base_out,
     )
-    with StderrProgress() as progress:
+    with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:
             from routing.stages.plan import plan as plan_stage
 
             result: Any = plan_stage(request, progress)
+        elif worker.count > 1:
+            from routing.stages.share import measure_share
+
+            result = measure_share(request, progress)
         else:
             from routing.stages.measure import measure as measure_stage
 
@@ -99,20 +116,29 @@ def imbalance(
     ] = "packed",
     order: Order = "corpus",
     by: Annotated[str | None, typer.Option("--by", help="`layer`: one row a layer instead of the worst over layers.")] = None,
+    placement: Placed = PLACEMENT,
     as_json: Json = False,
 ) -> None:
     """Worst-layer imbalance (busiest rank / even share) by EP size and batch size, beside the mean and the pooled figure."""
     from routing.stages.imbalance import imbalance as imbalance_stage
+    from routing.store.placements import find_placement
 
     if view not in ("packed", "logical"):
         raise InputError(f"--view: {view!r} is neither packed nor logical")
     if by not in (None, "layer"):
         raise InputError(f"--by: {by!r} is not known; layer")
+    placed = find_placement(placement)
     answer = imbalance_stage(
-        runs, eps=_ep_sizes(ep), batch_sizes=_batch_sizes(batch_tokens), view=view, order=_order(order), by_layer=by == "layer"
+        runs,
+        eps=_ep_sizes(ep),
+        batch_sizes=_batch_sizes(batch_tokens),
+        view=view,
+        order=_order(order),
+        by_layer=by == "layer",
+        placement=placed,
     )
     warn(answer.warnings)
-    print_answer({"rows": answer.rows}, as_json, tables.show_imbalance)
+    print_answer({"placement": placed.name, "rows": answer.rows}, as_json, tables.show_imbalance)
     if all(row["num_batches"] == 0 for row in answer.rows):
         raise InputError(
             f"--batch-tokens: no full batch of {batch_tokens} tokens in {', '.join(map(str, runs))}; ask for smaller batches"
@@ -127,10 +153,15 @@ def fit(
     batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
     order: Order = "corpus",
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Entries of single MoE layers too, beside all layers.")] = False,
+    floor: Annotated[
+        list[Path] | None, typer.Option("--floor", help="A guard's log: no allowance is left below what it saw. Repeatable.")
+    ] = None,
+    placement: Placed = PLACEMENT,
     as_json: Json = False,
 ) -> None:
     """Turn measured imbalances into the allowances that memory planning must use, with their evidence."""
     from routing.stages.fit import fit as fit_stage
+    from routing.store.placements import find_placement
 
     answer = fit_stage(
         runs,
@@ -139,6 +170,8 @@ def fit(
         batch_sizes=_batch_sizes(batch_tokens),
         order=_order(order),
         by_layer=per_layer,
+        floor_logs=tuple(floor or ()),
+        placement=find_placement(placement),
     )
     warn(answer.warnings)
     print_answer(answer.table, as_json, fitted.show_fit)
@@ -163,8 +196,11 @@ def show(
 
 
 app.command()(reporting.report)
+app.command()(allowing.allowance)
+app.command()(allowing.explain)
 app.command()(reporting.check)
 app.command()(refreshing.refresh)
+app.add_typer(placing.app)
 app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)

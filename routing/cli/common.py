@@ -10,6 +10,10 @@ from typing import Annotated, Any
 import typer
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
+Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
+Placed = Annotated[
+    str, typer.Option("--placement", help="Experts to ranks: contiguous, round-robin, or a file (at its own EP alone).")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
 
 

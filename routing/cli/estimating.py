@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from routing.cli.common import Json, print_answer, warn
+from routing.cli.common import Allowances, Json, Placed, print_answer, warn
 from routing.core.errors import CheckFailedError, InputError
+from routing.core.placement import PLACEMENT
 from routing.core.units import BYTES_PER_GB
 
 WaveFile = Annotated[Path, typer.Argument(help="A wave, YAML or JSON, as a planner recorded it or `routing wave` laid it out.")]
-Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
 Model = Annotated[str | None, typer.Option("--model", help="A bundled model or a config.json, instead of the wave's model.")]
 
 
@@ -32,6 +32,7 @@ def estimate(
     outside_bytes: Annotated[
         int, typer.Option("--outside-bytes", min=0, help="Known growth outside PyTorch, added to what is required.")
     ] = 0,
+    placement: Placed = PLACEMENT,
     budget_gb: Annotated[
         str | None, typer.Option("--budget-gb", help="Exit 1 where required bytes exceed this; GB = 1e9 bytes.")
     ] = None,
@@ -64,6 +65,7 @@ def estimate(
             allowances=allowances,
             model=model,
             options=options,
+            placement=placement,
             budget_bytes=None if budget_gb is None else _gb(budget_gb),
             comparison=comparison,
         )

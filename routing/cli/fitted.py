@@ -24,7 +24,7 @@ def show_fit(table: dict[str, Any]) -> None:
     entries = table["entries"]
     names = sorted({name for entry in entries for name in _strata(entry)})
     numbers = {name: f"{_STRATUM}{number}" for number, name in enumerate(names, start=1)}
-    allowed = _view(f"allowances for {table['model']['name']} (contiguous placement)", _ALLOWED)
+    allowed = _view(f"allowances for {table['model']['name']} ({table['placement']} placement)", _ALLOWED)
     for entry in entries:
         allowed.add_row(*_allowed(entry, numbers))
     print_table(allowed)

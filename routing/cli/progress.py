@@ -12,7 +12,9 @@ _SECONDS_BETWEEN_LINES = 5.0
 class StderrProgress:
     """Implements the stages' `Progress`; use as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_alone: bool = True) -> None:
+        """Several processes that share one terminal get lines too: their bars would overwrite each other."""
+        self._is_alone = is_alone
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._what, self._done, self._began, self._spoke = "", 0, 0.0, 0.0
         self._total: int | None = None
@@ -20,7 +22,7 @@ class StderrProgress:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and self._is_alone:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),

@@ -68,12 +68,16 @@ def _show_verdict(headline: str, sentences: Sequence[str]) -> None:
 def check(
     table: Annotated[Path, typer.Argument(help="The allowance table, a YAML file that `routing fit` wrote.", metavar="FILE")],
     runs: Runs,
+    placement: Annotated[
+        str | None, typer.Option("--placement", help="The placement file of a table that is of one; else what the table records.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare every measured batch with its allowance. Exits 1 where one is above, proposes a value, changes nothing."""
     from routing.stages.check import check as check_stage
+    from routing.store.placements import find_placement
 
-    checked = check_stage(table, runs)
+    checked = check_stage(table, runs, placement=None if placement is None else find_placement(placement))
     warn(checked.warnings)
     print_answer(checked.answer, as_json, show_check)
     if checked.failure is not None:

@@ -21,7 +21,7 @@ def show_imbalance(answer: dict[str, Any]) -> None:
     rows = answer["rows"]
     names = list(rows[0]) if rows else []
     table = Table(
-        title="imbalance = busiest rank / even share (1.0 is even); contiguous placement; batch, rank and layer are 0-based"
+        title=f"imbalance = busiest rank / even share (1.0 is even); {answer['placement']} placement; indices are 0-based"
     )
     for name in names:
         table.add_column(name.replace("_", " "), justify="left" if name in ("run", "label", "view") else "right")

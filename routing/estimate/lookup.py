@@ -1,6 +1,5 @@
 """Which allowance prices a group: its EP size and the largest fitted batch size that is not above its own rows."""
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -9,6 +8,7 @@ from typing import Literal
 from routing.core.allowance import AllowanceTable, Layer, proven_ceiling
 from routing.core.errors import InputError
 from routing.core.layers import DecoderShape
+from routing.core.lookup import batch_size_for
 from routing.core.observed import Caution
 from routing.estimate.routed import Routing, ratio
 
@@ -84,9 +84,8 @@ class AllowanceBook:
         sizes = self._sizes.get(ep)
         if not sizes:
             raise InputError(self._lacking(ep))
-        at = bisect_right(sizes, rows) - 1
-        found = self._fitted[ep, sizes[max(at, 0)]]
-        if at >= 0 and rows <= sizes[-1]:
+        found = self._fitted[ep, batch_size_for(sizes, rows)]
+        if sizes[0] <= rows <= sizes[-1]:
             return found
         return self._beyond(found, rows, sizes, strict=strict)
 

@@ -17,7 +17,8 @@ class Counts:
 
     `trajectory_ids`, `segment_ids` and `num_tokens` are columns of one table of steps. `units_T` and `strata_T` index
     `unit_names` and `stratum_names`. `loads_SBL` are routed rows of each segment by block of experts and MoE layer: a rank of
-    EP n is num_blocks / n neighbouring blocks. They are whole numbers, exact in float64 below 2**53.
+    EP n is num_blocks / n neighbouring blocks, or every n-th block where they are strided. They are whole numbers, exact in
+    float64 below 2**53.
     """
 
     trajectory_ids: Integers
@@ -29,6 +30,7 @@ class Counts:
     stratum_names: tuple[str, ...]
     layers: tuple[int, ...]
     loads_SBL: Floats
+    is_strided: bool = False
 
     @property
     def num_tokens_packed(self) -> int:
@@ -74,6 +76,14 @@ class Counts:
     def of_steps(self, rows: Booleans | Integers) -> "Counts":
         """The steps that a mask keeps, or those of these rows in their order."""
         return replace(self, **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "segment_ids", "num_tokens")})
+
+
+def rank_loads(loads_BX: Floats, ep: int, *, is_strided: bool) -> Floats:
+    """Loads by rank, from loads by block along the first axis."""
+    blocks, rest = len(loads_BX), loads_BX.shape[1:]
+    if is_strided:
+        return np.asarray(loads_BX.reshape(blocks // ep, ep, *rest).sum(axis=0))
+    return np.asarray(loads_BX.reshape(ep, blocks // ep, *rest).sum(axis=1))
 
 
 def _is_named(all_names: Sequence[str], names: frozenset[str]) -> Booleans:

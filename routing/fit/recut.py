@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from routing.core.observed import BatchWorst
-from routing.fit.counts import Counts, Floats, Integers
+from routing.fit.counts import Counts, Floats, Integers, rank_loads
 from routing.fit.layout import lay_out, window_ends, window_parts
 
 
@@ -45,6 +45,20 @@ class RealBatches:
 
 def real_batches(counts: Counts, *, batch_tokens: int, eps: Sequence[int]) -> RealBatches:
     """The packed view's batches in the order of the counts; what is left below the size is dropped."""
+    loads_KBL = np.moveaxis(batch_loads(counts, batch_tokens=batch_tokens), 0, 1)
+    ranks = [rank_loads(loads_KBL, ep, is_strided=counts.is_strided) for ep in eps]
+    return RealBatches(
+        eps=tuple(eps),
+        layers=counts.layers,
+        num_batches=loads_KBL.shape[1],
+        busiest_BNL=np.stack([loads.max(axis=0) for loads in ranks], axis=1),
+        rank_BNL=np.stack([loads.argmax(axis=0) for loads in ranks], axis=1),
+        rows_BL=loads_KBL.sum(axis=0),
+    )
+
+
+def batch_loads(counts: Counts, *, batch_tokens: int) -> Floats:
+    """Routed rows of every full batch [batch, block, layer], in the order of the counts."""
     whole = replace(counts, units_T=np.zeros_like(counts.units_T), unit_names=("all",))
     layout = lay_out(whole)
     ends_P = window_ends(layout, batch_tokens)
@@ -54,14 +68,5 @@ def real_batches(counts: Counts, *, batch_tokens: int, eps: Sequence[int]) -> Re
         chosen_P[start] = ends_P[start]
         start = int(ends_P[start])
     parts = window_parts(layout, chosen_P, num_segments=len(counts.loads_SBL))
-    loads_BKL = np.asarray(parts @ counts.loads_SBL.reshape(len(counts.loads_SBL), -1)).reshape(-1, *counts.loads_SBL.shape[1:])
-    num, blocks, layers = loads_BKL.shape
-    ranks = [loads_BKL.reshape(num, ep, blocks // ep, layers).sum(axis=2) for ep in eps]
-    return RealBatches(
-        eps=tuple(eps),
-        layers=counts.layers,
-        num_batches=num,
-        busiest_BNL=np.stack([loads.max(axis=1) for loads in ranks], axis=1),
-        rank_BNL=np.stack([loads.argmax(axis=1) for loads in ranks], axis=1),
-        rows_BL=loads_BKL.sum(axis=1),
-    )
+    loads_BX = np.asarray(parts @ counts.loads_SBL.reshape(len(counts.loads_SBL), -1))
+    return loads_BX.reshape(-1, *counts.loads_SBL.shape[1:])

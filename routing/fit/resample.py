@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from routing.fit import gumbel
-from routing.fit.counts import Booleans, Counts, Floats, Integers
+from routing.fit.counts import Booleans, Counts, Floats, Integers, rank_loads
 from routing.fit.cut import Cut, cut_streams
 from routing.fit.layout import Layout, lay_out, own_rows, window_ends, window_parts
 
@@ -59,7 +59,7 @@ class _Sampler:
 
     def __init__(self, counts: Counts, layout: Layout, *, batch_tokens: int, eps: Sequence[int], by_layer: bool) -> None:
         self.layout, self.batch_tokens, self.eps, self.by_layer = layout, batch_tokens, tuple(eps), by_layer
-        self.blocks_layers = counts.loads_SBL.shape[1:]
+        self.blocks_layers, self.is_strided = counts.loads_SBL.shape[1:], counts.is_strided
         loads_SF = counts.loads_SBL.reshape(len(counts.loads_SBL), -1)
         self.ends_P = window_ends(layout, batch_tokens)
         self.own_RF, self.shared_XF = own_rows(layout, loads_SF), loads_SF[layout.shared_segments_X]
@@ -134,11 +134,9 @@ class _Sampler:
 
         Batches are the last axis, where neighbours in memory are.
         """
-        blocks = len(loads_BLM)
         rows_LM = loads_BLM.sum(axis=0)
         for place, ep in enumerate(self.eps):
-            ranks = loads_BLM.reshape(ep, blocks // ep, *loads_BLM.shape[1:])
-            ratios_LM = ranks.sum(axis=1).max(axis=0) * ep / rows_LM
+            ratios_LM = rank_loads(loads_BLM, ep, is_strided=self.is_strided).max(axis=0) * ep / rows_LM
             found[place, 0] = ratios_LM.max(axis=0)
             if self.by_layer:
                 found[place, 1:] = ratios_LM

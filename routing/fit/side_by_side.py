@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from routing.fit.counts import Counts, Floats, Integers
+from routing.fit.counts import Counts, Floats, Integers, rank_loads
 
 NUM_DRAWS = 400
 INTERVAL = (0.025, 0.975)
@@ -66,8 +66,9 @@ def drawn_imbalances(counts: Counts, *, eps: Sequence[int], seed: int) -> Floats
     num_blocks, num_layers = counts.loads_SBL.shape[1:]
     loads_DBL = loads_DX.reshape(-1, num_blocks, num_layers)
     rows_DL = loads_DBL.sum(axis=1)
-    ranks = (loads_DBL.reshape(len(loads_DBL), ep, num_blocks // ep, num_layers).sum(axis=2) for ep in eps)
-    return np.stack([one.max(axis=1) * ep / rows_DL for ep, one in zip(eps, ranks, strict=True)], axis=1)
+    loads_BDL = np.moveaxis(loads_DBL, 1, 0)
+    busiest = (rank_loads(loads_BDL, ep, is_strided=counts.is_strided).max(axis=0) for ep in eps)
+    return np.stack([one * ep / rows_DL for ep, one in zip(eps, busiest, strict=True)], axis=1)
 
 
 def _by_unit(counts: Counts) -> tuple[Floats, sparse.csr_array, Floats]:

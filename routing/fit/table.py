@@ -16,6 +16,7 @@ from routing.core.allowance import (
 )
 from routing.core.errors import InputError
 from routing.core.judgement import HeldOut
+from routing.core.lookup import batch_size_for
 from routing.core.observed import Caution, MeasuredRun
 from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
@@ -40,13 +41,14 @@ def fit_runs(
     counts: Sequence[Counts] = (),
     floors: Mapping[int, Sequence[Floor]] = MappingProxyType({}),
     by_layer: bool = False,
+    placement: str = PLACEMENT,
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
     """(The union of policies, warnings): `strat-boot-v1` for counts that are enough for it, else `headroom-v1`.
 
-    `counts` are those of each run, none where only worsts are known; `floors` come from outside, by EP size. The other policies'
-    names become the model's aliases: their shape is the same. Every batch size at which some run has two full batches gets
-    entries; the others are left out. Where none has, the smallest size gets what is proven. `by_layer` adds entries of single
-    MoE layers, which needs counts. Raises InputError for runs that can't be fitted together.
+    `counts` are those of each run, none where only worsts are known; `floors` come from outside, by EP size; `placement` is what
+    all were gathered by. The other policies' names become the model's aliases: their shape is the same. Every batch size at which
+    some run has two full batches gets entries; the others are left out. Where none has, the smallest size gets what is proven.
+    `by_layer` adds entries of single MoE layers, which needs counts. Raises InputError for runs that can't be fitted together.
     """
     require_comparable(runs)
     cells = _cells(runs, counts, floors, by_layer=by_layer)
@@ -62,19 +64,21 @@ def fit_runs(
     else:
         entries = tuple(_proven_entry(cell, parameters) for cell in cells if cell.batch_tokens == sizes[-1])
     aliases = tuple(sorted({run.policy for run in runs} - {model_name}))
-    table = assemble(entries, table_model(model_name, runs[0].shape, aliases), generated)
+    table = assemble(entries, table_model(model_name, runs[0].shape, aliases), generated, placement)
     return table, tuple(_cautions(entries, sizes, fitted_sizes))
 
 
-def assemble(entries: tuple[Entry, ...], model: TableModel, generated: Generated) -> AllowanceTable:
-    """The table of `entries` in this program's schema and placement, with its hash."""
+def assemble(
+    entries: tuple[Entry, ...], model: TableModel, generated: Generated, placement: str = PLACEMENT
+) -> AllowanceTable:
+    """The table of `entries` in this program's schema, with its hash."""
     return AllowanceTable(
         schema_version=TABLE_SCHEMA_VERSION,
         model=model,
-        placement=PLACEMENT,
+        placement=placement,
         generated=generated,
         entries=entries,
-        content_hash=entries_hash(model, PLACEMENT, entries, generated),
+        content_hash=entries_hash(model, placement, entries, generated),
     )
 
 
@@ -139,8 +143,7 @@ def _resampled(run: MeasuredRun, counts: Counts | None, batch_tokens: int, *, by
 
 def _applies(floor: Floor, size: int, sizes: Sequence[int]) -> bool:
     """At the size that a lookup gives for its tokens: the largest that is not above them, else the smallest."""
-    tokens = floor.batch_tokens
-    return tokens is None or size == max((one for one in sizes if one <= tokens), default=min(sizes))
+    return floor.batch_tokens is None or size == batch_size_for(sizes, floor.batch_tokens)
 
 
 def _is_fitted(cell: Cell) -> bool:

@@ -67,6 +67,22 @@ def plan_parts(tree: PrefixTree, *, tokens_per_part: int) -> tuple[PartPlan, ...
     return tuple(parts)
 
 
+def deal_parts(parts: Sequence[PartPlan], *, worker: int, num_workers: int) -> tuple[PartPlan, ...]:
+    """The parts of one worker: neighbours, about an equal share of the tokens; each part is exactly one worker's.
+
+    A part belongs to the worker in whose share of the tokens its middle lies: no worker has more than its even share and
+    one part. The deal is over all parts, measured or not, so that workers need not agree on what is missing.
+    """
+    total = sum(part.num_tokens for part in parts)
+    before = 0
+    dealt = []
+    for part in parts:
+        if (2 * before + part.num_tokens) * num_workers // (2 * total) == worker:
+            dealt.append(part)
+        before += part.num_tokens
+    return tuple(dealt)
+
+
 def by_length(passes: Sequence[Pass]) -> list[Pass]:
     """Longest first, so that a batch pads little and the largest batch shows early whether memory suffices."""
     return sorted(passes, key=lambda one: (-one.num_tokens, one.trajectory))

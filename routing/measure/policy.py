@@ -6,7 +6,7 @@ Safetensors only and no remote code: a checkpoint that needs either is refused.
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from torch import nn
 
 from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
+from routing.measure.adapter import apply_adapter, require_adapter
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
-SMALL_HIDDEN_SIZE = 512
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json")
 
 
@@ -34,6 +34,8 @@ class PolicyFiles:
     record: PolicyRecord
     config: Any
     geometry: Geometry
+    adapter: Path | None = None
+    base: "PolicyFiles | None" = None  # what the adapter is over
 
     @property
     def shape(self) -> ModelShape:
@@ -65,14 +67,14 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
     _require_safetensors(folder)
     config = _read_config(folder / "config.json")
     geometry = read_geometry(config, where=str(folder))
-    weights_sha256 = _hash_files(sorted(folder.glob("*.safetensors")))
+    weights_sha256 = hash_files(sorted(folder.glob("*.safetensors")))
     record = PolicyRecord(
         name=folder.name if commit is None else policy.partition("@")[0],
         revision=commit or f"sha256:{weights_sha256}",
         architecture=_architecture(config),
         weights_sha256=weights_sha256,
         config_sha256=sha256_of(folder / "config.json"),
-        tokenizer_sha256=_hash_files(_tokenizer_files(tokenizer_folder)),
+        tokenizer_sha256=hash_files(_tokenizer_files(tokenizer_folder)),
         template_sha256=None,
     )
     return PolicyFiles(
@@ -83,6 +85,25 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
         config=config,
         geometry=geometry,
     )
+
+
+def adapted(base: PolicyFiles, folder: Path) -> PolicyFiles:
+    """The policy that the adapter in `folder` makes of `base`; the errors of `require_adapter`.
+
+    Its `weights_sha256` is over base and adapter, so that the two are two policies wherever runs are compared.
+    """
+    adapter_sha256 = hash_files(require_adapter(folder))
+    both = hashlib.sha256(f"{base.record.weights_sha256}\n{adapter_sha256}\n".encode()).hexdigest()
+    name = f"{base.name}+{folder.resolve().name}"
+    is_commit = not base.record.revision.startswith("sha256:")
+    record = replace(
+        base.record,
+        name=name,
+        revision=base.record.revision if is_commit else f"sha256:{both}",
+        weights_sha256=both,
+        adapter_sha256=adapter_sha256,
+    )
+    return replace(base, name=name, record=record, adapter=folder, base=base)
 
 
 def policy_shape(policy: str) -> ModelShape:
@@ -125,53 +146,9 @@ def load_tokenizer(files: PolicyFiles) -> Any:
         return tokenizer
 
 
-def resolve_device(device: str) -> torch.device:
-    """`auto` is CUDA where there is one; a device that isn't there is refused."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with told_as(f"--device: {device!r} is not to be had here"):
-        resolved = torch.device(device)
-        torch.empty(1, device=resolved)
-    if resolved.type not in ("cpu", "cuda"):
-        raise InputError(f"--device: {device!r} holds no computation; cpu or cuda")
-    return resolved
-
-
-def resolve_dtype(dtype: str, *, device: torch.device, config: Any) -> torch.dtype:
-    """`auto` is the checkpoint's type on CUDA, float32 on the CPU, where BF16 is slower and ties at the k-th place are common."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype == "auto":
-        stored = getattr(config, "dtype", None)
-        if device.type == "cuda" and not isinstance(stored, torch.dtype):
-            raise InputError(f"--dtype auto: the configuration names no type of its weights; one of {', '.join(known)}")
-        return stored if device.type == "cuda" and isinstance(stored, torch.dtype) else torch.float32
-    if dtype not in known:
-        raise InputError(f"--dtype: {dtype!r} is none of auto, {', '.join(known)}")
-    return known[dtype]
-
-
-def settle_threads(shape: ModelShape, device: torch.device) -> None:
-    """One thread for a small policy on the CPU, unless OMP_NUM_THREADS says otherwise.
-
-    Its matrices are too small to share: two threads gained nothing on a quiet machine of two cores, and spinning at barriers
-    they were 10 times slower beside other work (docs/LOG.md).
-    """
-    if device.type == "cpu" and shape.hidden_size <= SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
-
-
 def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
     """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
-    from transformers import AutoModel
-
-    with told_as(f"{files.folder}: weights not loaded"):
-        model, loaded = AutoModel.from_pretrained(
-            str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    absent = sorted(loaded["missing_keys"]) + sorted(str(one) for one in loaded["mismatched_keys"])
-    if absent:
-        raise InputError(f"{files.folder}: {len(absent)} weights missing or of another shape, first {absent[0]}")
-    decoder = text_decoder(model).to(device).eval()
+    decoder = text_decoder(_base_model(files, dtype)).to(device).eval()
     implementation = str(getattr(decoder.config, "_experts_implementation", None) or "default")
     if implementation == "batched_mm":
         raise InputError(
@@ -185,6 +162,27 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
         attention_implementation=str(getattr(decoder.config, "_attn_implementation", "default")),
         experts_implementation=implementation,
     )
+
+
+def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
+    """The model without its head; under an adapter cut out of the class that the adapter was trained on."""
+    import transformers
+
+    named = getattr(transformers, files.record.architecture, transformers.AutoModelForCausalLM)
+    kind: Any = transformers.AutoModel if files.adapter is None else named
+    with told_as(f"{files.folder}: weights not loaded"):
+        model, loaded = kind.from_pretrained(
+            str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    base: nn.Module = model.base_model
+    ours = f"{model.base_model_prefix}." if base is not model else ""  # a head that is missing is not run
+    absent = sorted(one for one in loaded["missing_keys"] if one.startswith(ours))
+    absent += sorted(str(one) for one in loaded["mismatched_keys"])
+    if absent:
+        raise InputError(f"{files.folder}: {len(absent)} weights missing or of another shape, first {absent[0]}")
+    if files.adapter is not None:
+        apply_adapter(model, files.adapter)
+    return base
 
 
 def _local_folder(policy: str) -> tuple[Path, str | None]:
@@ -245,7 +243,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def _hash_files(paths: list[Path]) -> str:
+def hash_files(paths: list[Path]) -> str:
     """sha256 over names and contents."""
     digest = hashlib.sha256()
     for path in paths:

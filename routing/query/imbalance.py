@@ -1,7 +1,6 @@
 """How uneven the ranks of a run are: worst, mean over layers and pooled over layers, side by side."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from routing.core.observed import BatchWorst, Caution, ExpertLoad, MeasuredRun, ObservedWorsts
-from routing.core.placement import require_ep_size
+from routing.core.placement import CONTIGUOUS, Placement, require_ep_size
 from routing.query.batches import CORPUS_ORDER, Batches, Order, Steps, cut_batches, order_steps, rank_trajectories
+from routing.query.blocks import block_parameters, rank_parameters
 from routing.query.checks import check, check_tables, require_no_violation
 from routing.query.runner import ask, keep, run_sql
 from routing.query.tables import opened_tables
@@ -28,6 +28,7 @@ class Tabulated:
     """A checked run cut at every size: the tables of `sql/` up to `batch_imbalances` are in `con`."""
 
     con: "DuckDBPyConnection"
+    placement: Placement
     steps: Steps
     batches: tuple[Batches, ...]
     cautions: tuple[Caution, ...]
@@ -41,16 +42,17 @@ def imbalance_rows(
     view: str = "packed",
     order: Order = CORPUS_ORDER,
     by_layer: bool = False,
+    placement: Placement = CONTIGUOUS,
 ) -> tuple[list[dict[str, Any]], tuple[Caution, ...]]:
     """(one row per EP size and batch size, warnings); with `by_layer` one per MoE layer too, which then has a `layer`.
 
     Imbalances are busiest x ep / rows, 1.0 is even; a size without a full batch has num_batches 0 and nulls. Indices are
-    0-based. Raises InputError for an EP size that doesn't divide the experts or an unfinished run, CheckFailedError where
-    a check of the run doesn't hold.
+    0-based. Raises InputError for an EP size that doesn't divide the experts, a placement that isn't the model's or an
+    unfinished run, CheckFailedError where a check of the run doesn't hold.
     """
     query = "sql/imbalance_by_layer.sql" if by_layer else "sql/imbalance.sql"
     layers: Sequence[int | None] = run.manifest.shape.moe_layers if by_layer else (None,)
-    with tabulated(run, eps=eps, batch_sizes=batch_sizes, view=view, order=order) as tables:
+    with tabulated(run, eps=eps, batch_sizes=batch_sizes, view=view, order=order, placement=placement) as tables:
         answers = {(row["ep"], row["batch_tokens"], row.get("layer")): row for row in ask(tables.con, query)}
     rows = []
     for ep in eps:
@@ -87,21 +89,29 @@ def observed_run(run: Run, tables: Tabulated, *, eps: Sequence[int], view: str, 
 
 
 @contextlib.contextmanager
-def tabulated(run: Run, *, eps: Sequence[int], batch_sizes: Sequence[int], view: str, order: Order) -> Iterator[Tabulated]:
+def tabulated(
+    run: Run,
+    *,
+    eps: Sequence[int],
+    batch_sizes: Sequence[int],
+    view: str,
+    order: Order,
+    placement: Placement = CONTIGUOUS,
+) -> Iterator[Tabulated]:
     """Opens a finished run, holds its checks, cuts it and fills the tables that the answers are read from."""
     require_finished(run)
-    num_experts = run.manifest.shape.num_experts
+    shape = run.manifest.shape
     for ep in eps:
-        require_ep_size(ep, num_experts)
-    num_blocks = math.lcm(*eps)
-    with opened_tables(run, block_experts=num_experts // num_blocks) as (con, cautions):
+        require_ep_size(ep, shape.num_experts)
+    placement.require_fits(moe_layers=shape.moe_layers, num_experts=shape.num_experts, eps=tuple(eps))
+    with opened_tables(run, **block_parameters(shape, placement, eps)) as (con, cautions):
         require_no_violation(run, check_tables(con, run))
         steps = read_steps(con, order)
         batches = tuple(cut_batches(steps, batch_tokens=size, view=view) for size in batch_sizes)
-        fill_imbalances(con, batches, eps=eps, num_blocks=num_blocks)
+        fill_imbalances(con, batches, eps=eps, placement=placement)
         require_no_violation(run, (check(con, "nested_ep"),))
         cautions = (*_recorded(run), *cautions, *(caution for cut in batches for caution in _cautions(run, cut)))
-        yield Tabulated(con=con, steps=steps, batches=batches, cautions=cautions)
+        yield Tabulated(con=con, placement=placement, steps=steps, batches=batches, cautions=cautions)
 
 
 def read_steps(con: "DuckDBPyConnection", order: Order) -> Steps:
@@ -112,12 +122,14 @@ def read_steps(con: "DuckDBPyConnection", order: Order) -> Steps:
     return order_steps(steps, rank_trajectories(hashes, order))
 
 
-def fill_imbalances(con: "DuckDBPyConnection", batches: Sequence[Batches], *, eps: Sequence[int], num_blocks: int) -> None:
+def fill_imbalances(
+    con: "DuckDBPyConnection", batches: Sequence[Batches], *, eps: Sequence[int], placement: Placement = CONTIGUOUS
+) -> None:
     """Fills `batches`, `rank_loads`, `layer_imbalances` and `batch_imbalances` from `block_loads`."""
     sizes = [np.full(len(cut.batch), cut.batch_tokens, dtype=np.int64) for cut in batches]
     columns = {name: np.concatenate([getattr(cut, name) for cut in batches]) for name in ("batch", "segment_id", "copies")}
     keep(con, "batches", "sql/batches.sql", batch_tokens=np.concatenate(sizes), **columns)
-    keep(con, "rank_loads", "sql/rank_loads.sql", eps=list(eps), num_blocks=num_blocks)
+    keep(con, "rank_loads", "sql/rank_loads.sql", **rank_parameters(placement, eps))
     keep(con, "layer_imbalances", "sql/layer_imbalances.sql")
     keep(con, "batch_imbalances", "sql/batch_imbalances.sql")
 
@@ -128,10 +140,11 @@ def _observed(run: Run, tables: Tabulated, ep: int, batches: Batches, units: Seq
     top_experts: tuple[ExpertLoad, ...] = ()
     if worsts:
         worst = max(worsts, key=lambda one: (one.imbalance(ep), -one.batch))
-        rank_experts = run.manifest.shape.num_experts // ep
+        owners = tables.placement.ranks(worst.layer, ep=ep, num_experts=run.manifest.shape.num_experts)
+        experts = [expert for expert, rank in enumerate(owners) if rank == worst.rank]
         place = {"batch": worst.batch, "layer": worst.layer, "num_wanted": NUM_TOP_EXPERTS}
-        place |= {"first_expert": worst.rank * rank_experts, "last_expert": (worst.rank + 1) * rank_experts - 1}
-        top_experts = tuple(ExpertLoad(**row) for row in ask(tables.con, "sql/top_experts.sql", **size, **place))
+        rows = ask(tables.con, "sql/top_experts.sql", **size, **place, experts=experts)
+        top_experts = tuple(ExpertLoad(**row) for row in rows)
     return ObservedWorsts(
         ep=ep,
         batch_tokens=batches.batch_tokens,

@@ -11,7 +11,7 @@ from routing.query.runner import ask, run_sql
 
 
 def segment_loads(tables: Tabulated, *, eps: Sequence[int], layers: Sequence[int]) -> dict[str, Any]:
-    """The columns of `fit.counts.Counts`; blocks are the lcm of `eps`, in the order of the experts."""
+    """The columns of `fit.counts.Counts`; blocks are the lcm of `eps`, in the order of the placement."""
     rows = ask(tables.con, "sql/trajectories.sql")
     units, strata = [row["unit"] for row in rows], [row["stratum"] for row in rows]
     unit_names, units_T = np.unique(units, return_inverse=True)
@@ -26,5 +26,6 @@ def segment_loads(tables: Tabulated, *, eps: Sequence[int], layers: Sequence[int
         "unit_names": tuple(unit_names.tolist()),
         "stratum_names": tuple(stratum_names.tolist()),
         "layers": tuple(layers),
+        "is_strided": tables.placement.kind == "round-robin",
         "loads_SBL": routed_rows.astype(np.float64).reshape(-1, math.lcm(*eps), len(layers)),
     }

@@ -4,13 +4,14 @@ Batches are cut in Python, since what is counted once a batch depends on what th
 batch ends, by the step, and says nothing of how that was found.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from routing.core.placement import CONTIGUOUS, Placement
 from routing.query.batches import CORPUS_ORDER, Batches, Order
+from routing.query.blocks import block_parameters, rank_parameters
 from routing.query.tables import TREE_TABLES
 from routing.store.run import Run
 
@@ -42,10 +43,12 @@ GROUP BY ALL;
 """
 
 
-def paste_script(run: Run, batches: Sequence[Batches], *, eps: Sequence[int], view: str, order: Order) -> str:
+def paste_script(
+    run: Run, batches: Sequence[Batches], *, eps: Sequence[int], view: str, order: Order, placement: Placement = CONTIGUOUS
+) -> str:
     """Temporary tables up to `batch_imbalances` from the Parquet files that the manifest lists."""
-    num_experts, num_blocks = run.manifest.shape.num_experts, math.lcm(*eps)
-    values = {"num_experts": num_experts, "block_experts": num_experts // num_blocks, "num_blocks": num_blocks, "eps": list(eps)}
+    shape = run.manifest.shape
+    values = {"num_experts": shape.num_experts, **block_parameters(shape, placement, eps), **rank_parameters(placement, eps)}
     parts = [
         f"CREATE OR REPLACE TEMP VIEW {table} AS SELECT DISTINCT * FROM READ_PARQUET({_quoted(run, table)});"
         for table in (*TREE_TABLES, "loads")

@@ -2,9 +2,10 @@
 
 import hashlib
 import importlib.util
+import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,16 +13,18 @@ import torch
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
+from routing.core.worker import ALONE, Worker
 from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
+from routing.measure.device import resolve_device, resolve_dtype, settle_threads
 from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
-from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
+from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
 from routing.stages.corpus_record import corpus_record, require_plain
 from routing.stages.provenance import tool_commit, utc_now, versions
-from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings
+from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings, identity
 from routing.store.run import MANIFEST_NAME, read_manifest
 
 SEED = 0
@@ -53,6 +56,9 @@ class MeasureRequest:
     dtype: str
     on_bad_line: str
     command: tuple[str, ...]
+    worker: Worker = ALONE
+    adapter: Path | None = None
+    base_out: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +76,21 @@ class Prepared:
 
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
-    device = resolve_device(request.device)
+    _require_two_runs(request)
+    device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
+    files = files if request.adapter is None else adapted(files, request.adapter)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
-    settle_threads(files.shape, device)
+    settle_threads(files.shape, device, num_workers=request.worker.count)
     require_plain("--label", files.name if request.label is None else request.label)
-    tokenizer = load_tokenizer(files)
+    return prepare_loaded(request, files, load_tokenizer(files), progress, device=device, dtype=dtype)
+
+
+def prepare_loaded(
+    request: MeasureRequest, files: PolicyFiles, tokenizer: Any, progress: Progress, *, device: torch.device, dtype: torch.dtype
+) -> Prepared:
+    """The same for a policy and a tokenizer that are at hand, whether or not a checkpoint folder holds them."""
     progress.begin("reading the corpus", request.max_tokens)
     corpus = load_corpus(
         request.corpus,
@@ -99,6 +113,23 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
     return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+
+
+def base_of(prepared: Prepared) -> Prepared:
+    """The same measurement of the policy without its adapter: the corpus read and the tree cut already."""
+    base = prepared.files.base
+    assert base is not None
+    policy = replace(base.record, template_sha256=prepared.manifest.policy.template_sha256)
+    return replace(prepared, files=base, manifest=replace(prepared.manifest, policy=policy, label=base.name))
+
+
+def _require_two_runs(request: MeasureRequest) -> None:
+    if request.base_out is None:
+        return
+    if request.adapter is None:
+        raise InputError(f"--base-out: {request.base_out}: a run of the base without its adapter; name one with --adapter DIR")
+    if os.path.realpath(request.base_out) == os.path.realpath(request.out):
+        raise InputError(f"--base-out: {request.base_out} is --out too; base and adapted policy are two runs")
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:
@@ -169,16 +200,9 @@ def existing(out: Path) -> Manifest | None:
 
 def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
     """A run goes on only with what it began with; InputError names the first difference."""
-    same_settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
-    pairs: list[tuple[str, Any, Any]] = [
-        (name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in same_settings
-    ]
-    pairs += [
-        (f"policy {name}", value, asdict(wanted.policy)[name]) for name, value in asdict(found.policy).items() if name != "name"
-    ]
-    pairs.append(("corpus", found.corpus.corpus_hash, wanted.corpus.corpus_hash))
-    for what, old, new in pairs:
-        if old != new:
+    now = identity(wanted)
+    for what, old in identity(found).items():
+        if old != (new := now[what]):
             raise InputError(
                 f"{out}: was measured with {what} {str(old)[:24]}, now {str(new)[:24]}; choose another --out, or remove the run"
             )

@@ -21,6 +21,7 @@ from routing.audit.claims import (
 from routing.core.allowance import AllowanceTable, Entry
 from routing.core.errors import InputError
 from routing.core.observed import BatchWorst
+from routing.core.placement import Placement, recorded_placement
 from routing.core.shapes import ModelShape
 from routing.fit.headroom import headroom_allowances
 from routing.query.batches import CORPUS_ORDER, VIEWS, Order
@@ -66,12 +67,15 @@ class Cut:
         return tuple(sorted({entry.batch_tokens for entry in self.entries}, reverse=True))
 
 
-def check(table_path: Path, folders: Sequence[Path], *, next_step: str = NOTHING_CHANGED) -> CheckAnswer:
+def check(
+    table_path: Path, folders: Sequence[Path], *, next_step: str = NOTHING_CHANGED, placement: Placement | None = None
+) -> CheckAnswer:
     """Compares every entry with every run of the table's model; InputError where a run is of another. Changes nothing.
 
-    `next_step` is what a failure tells whoever reads it to do.
+    `next_step` is what a failure tells whoever reads it to do; `placement` is needed where the table is of a file's.
     """
     table = read_table(table_path)
+    placed = recorded_placement(table.placement, placement)
     runs = open_distinct(folders)
     for run in runs:
         require_same_model(table, run.manifest.shape, table_path, where=str(run.folder))
@@ -80,7 +84,8 @@ def check(table_path: Path, folders: Sequence[Path], *, next_step: str = NOTHING
     for run in runs:
         warnings += [*run.notices, *other_choices(table, run)]
         for cut in cuts(table, table_path):
-            with tabulated(run, eps=cut.eps, batch_sizes=cut.batch_sizes, view=cut.view, order=cut.order) as tables:
+            sizes = {"eps": cut.eps, "batch_sizes": cut.batch_sizes}
+            with tabulated(run, **sizes, view=cut.view, order=cut.order, placement=placed) as tables:
                 comparisons += compared(cut, run, tables)
                 warnings += as_lines(tables.cautions)
     proposals = propose(table, comparisons)

@@ -8,6 +8,7 @@ from typing import Any
 
 from routing.core.allowance import decimal_text
 from routing.core.errors import CheckFailedError, InputError
+from routing.core.placement import PLACEMENT
 from routing.core.wave import Adapter, Topology, Wave
 from routing.estimate.bounds import even_group
 from routing.estimate.ledger import require_shape
@@ -48,6 +49,7 @@ class EstimateRequest:
     allowances: Path | None
     model: str | None
     options: dict[str, Any]
+    placement: str = PLACEMENT
     budget_bytes: int | None = None
     comparison: Comparison | None = None
 
@@ -64,7 +66,7 @@ class EstimateAnswer:
 
 def estimate(request: EstimateRequest) -> EstimateAnswer:
     """Prices the wave; beside it what was asked for: a budget, a measured peak."""
-    found = _price(request.wave, request.allowances, request.model, request.options)
+    found = _price(request.wave, request.allowances, request.model, request.options, request.placement)
     body, lines, exceeds = estimate_body(found, request.options), [found.explain()], None
     if request.budget_bytes is not None:
         fits = found.required_bytes <= request.budget_bytes
@@ -171,11 +173,13 @@ def lay_out(lengths: Path, *, ep: int, cp: int, model: str, adapter_rank: int | 
     return wave_text(wave, comment="layouts by even share: no planner laid these rows out, real ranks differ")
 
 
-def _price(wave_path: Path, allowances: Path | None, model: str | None, options: dict[str, Any]) -> Estimate:
+def _price(
+    wave_path: Path, allowances: Path | None, model: str | None, options: dict[str, Any], placement: str = PLACEMENT
+) -> Estimate:
     wave = read_wave(wave_path)
     if model is not None:
         wave = replace(wave, model=model)
-    estimator = Estimator.load(allowances, model=wave.model)
+    estimator = Estimator.load(allowances, model=wave.model, placement=placement)
     try:
         return estimator.price(wave, **options)
     except InputError as error:

@@ -8,6 +8,7 @@ from routing.core.allowance import AllowanceTable
 from routing.core.errors import InputError, StorageError
 from routing.core.fields import FieldError
 from routing.core.layers import DecoderShape
+from routing.core.placement import PLACEMENT
 from routing.core.shapes import ModelShape
 from routing.core.wave import Topology, Wave
 from routing.estimate import bounds
@@ -29,29 +30,45 @@ class Estimator:
         table: AllowanceTable | None = None,
         no_table: str = "no table was given",
         other_models: frozenset[str] = frozenset(),
+        placement: str = PLACEMENT,
     ) -> None:
-        """`no_table` is why there is no table, where a lookup needs one; a wave that names one of `other_models` is refused."""
+        """`no_table` is why there is no table, where a lookup needs one; a wave that names one of `other_models` is refused.
+
+        InputError for a table of another placement of experts than the trainer's, which is `placement` as a table records it.
+        """
+        if table is not None and table.placement != placement:
+            what = f"the table is of placement {table.placement}, the trainer's is {placement}"
+            raise InputError(f"allowances: {what}; fit one: routing fit RUN --placement {placement.partition(' ')[0]} --out FILE")
         self.shape = shape
         self.table = table
         self._book = AllowanceBook(shape, table, reason=no_table)
         self._other_models = other_models
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str] | None = None, *, model: str | DecoderShape | ModelShape) -> Self:
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        model: str | DecoderShape | ModelShape,
+        placement: str | os.PathLike[str] = PLACEMENT,
+    ) -> Self:
         """The estimator of `model` with the table at `path`, by default the packaged one.
 
         `model` is a bundled name, a config.json (or its folder), or a shape. A packaged table of another model serves EP 1 and
-        what is proven; a table that was named and is of another model is an InputError.
+        what is proven; a table that was named and is of another model is an InputError. So is one of another placement than
+        the trainer's: contiguous, round-robin or a file.
         """
         from routing.store.allowances import read_table
         from routing.store.model_shapes import bundled_models
         from routing.store.packaged import packaged
+        from routing.store.placements import find_placement
 
         shape = _shape_of(model)
         same = shape.routed.shape_hash
         others = frozenset(name for one in bundled_models() if one.shape.routed.shape_hash != same for name in one.names)
         if path is not None:
-            return cls(shape=shape, table=read_table(Path(path)), other_models=others)
+            name = find_placement(placement).name
+            return cls(shape=shape, table=read_table(Path(path)), other_models=others, placement=name)
         try:
             table = read_table(packaged("allowances.yaml"))
         except StorageError as error:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import AllowanceTable, Generated
+from routing.core.placement import CONTIGUOUS, Placement
 from routing.fit.counts import Counts
 from routing.fit.table import fit_runs, require_comparable
 from routing.query.imbalance import observed_run, tabulated
 from routing.query.loads import segment_loads
+from routing.stages.floors import read_floors
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
 from routing.store.allowances import rewrite_table
@@ -35,24 +37,37 @@ def fit(
     batch_sizes: Sequence[int],
     order: str | int,
     by_layer: bool = False,
+    floor_logs: Sequence[Path] = (),
+    placement: Placement = CONTIGUOUS,
 ) -> FitAnswer:
     """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all.
 
-    A table that `out` holds already is replaced; a person's comments in it stay.
+    A table that `out` holds already is replaced; a person's comments in it stay. `floor_logs` are logs of a guard, whose
+    exceedances no allowance is left below.
     """
     runs = open_distinct(folders)
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
     for run in runs:
         require_content(run)  # the table names the counts it rests on by this hash
-        sizes, left_out = ep_sizes_of(run, eps)
-        with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order) as tables:
+        sizes, left_out = ep_sizes_of(run, eps, placement)
+        with tabulated(run, eps=sizes, batch_sizes=batch_sizes, view=VIEW, order=order, placement=placement) as tables:
             measured.append(observed_run(run, tables, eps=sizes, view=VIEW, order=order))
             counts.append(Counts(**segment_loads(tables, eps=sizes, layers=run.manifest.shape.moe_layers)))
             warnings += [*left_out, *as_lines(tables.cautions)]
     require_comparable(measured)
+    shape, fitted_eps = measured[0].shape, sorted({worsts.ep for worsts in measured[0].observed})
+    floors = read_floors(floor_logs, shape=shape, placement=placement.name, eps=fitted_eps)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
     model_name = runs[0].manifest.policy.name
-    table, cautions = fit_runs(measured, counts=counts, by_layer=by_layer, model_name=model_name, generated=generated)
+    table, cautions = fit_runs(
+        measured,
+        counts=counts,
+        model_name=model_name,
+        generated=generated,
+        floors=floors,
+        by_layer=by_layer,
+        placement=placement.name,
+    )
     rewrite_table(out, table)
     return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from routing.core.errors import InputError
 from routing.core.observed import Caution
-from routing.core.placement import default_ep_sizes, valid_ep_sizes
+from routing.core.placement import CONTIGUOUS, Placement, default_ep_sizes, valid_ep_sizes
 from routing.query.imbalance import imbalance_rows
 from routing.store.run import Run, open_run
 
@@ -29,13 +29,16 @@ def imbalance(
     view: str,
     order: str | int,
     by_layer: bool,
+    placement: Placement = CONTIGUOUS,
 ) -> ImbalanceAnswer:
     """One row per run, EP size and batch size (and layer); runs are never summed."""
     rows: list[dict[str, Any]] = []
     warnings: list[str] = []
     for run in open_distinct(folders):
-        sizes, left_out = ep_sizes_of(run, eps)
-        found, cautions = imbalance_rows(run, eps=sizes, batch_sizes=batch_sizes, view=view, order=order, by_layer=by_layer)
+        sizes, left_out = ep_sizes_of(run, eps, placement)
+        found, cautions = imbalance_rows(
+            run, eps=sizes, batch_sizes=batch_sizes, view=view, order=order, by_layer=by_layer, placement=placement
+        )
         rows.extend(found)
         warnings.extend([*run.notices, *left_out, *as_lines(cautions)])
     return ImbalanceAnswer(rows=rows, warnings=tuple(dict.fromkeys(warnings)))
@@ -50,11 +53,15 @@ def open_distinct(folders: Sequence[Path]) -> list[Run]:
     return [open_run(folder) for folder in folders]
 
 
-def ep_sizes_of(run: Run, eps: tuple[int, ...] | None) -> tuple[tuple[int, ...], list[str]]:
-    """(the sizes asked for, or those of 2, 4, 8 that divide the run's experts; a warning for those that don't)."""
+def ep_sizes_of(
+    run: Run, eps: tuple[int, ...] | None, placement: Placement = CONTIGUOUS
+) -> tuple[tuple[int, ...], list[str]]:
+    """(the sizes asked for, or a placement file's own, or those of 2, 4, 8 that divide the experts; a warning of the rest)."""
     num_experts = run.manifest.shape.num_experts
     if eps is not None:
         return eps, []
+    if placement.file is not None:
+        return (placement.file.ep,), []
     fitting, left_out = default_ep_sizes(num_experts)
     if not fitting:
         known = ", ".join(map(str, valid_ep_sizes(num_experts)))

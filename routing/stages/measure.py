@@ -1,10 +1,12 @@
-"""`routing measure`: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
+"""`routing measure` by one process: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 
 from routing.core.errors import InputError
@@ -14,12 +16,14 @@ from routing.measure.capture import ExpertCounter
 from routing.measure.forward import Budget, TokenIds, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
-from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, existing, prepare, require_same
+from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import counts
 from routing.stages.provenance import utc_now
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
+from routing.store.schemas import SCHEMAS
+from routing.store.worker_parts import remove_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,31 +42,59 @@ class MeasureResult:
     elapsed_s: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredPart:
+    """One part's rows of `loads`, and what they took."""
+
+    index: int
+    rows: pa.Table
+    rows_per_segment: int
+    elapsed_s: float
+    halvings: int
+
+
+Commit = Callable[[MeasuredPart], None]
+
+
 def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
-    """Measures what the run still lacks; a finished run is said to be finished and left as it is."""
+    """Measures what the run still lacks, that of the base policy first where one is asked for.
+
+    A finished run is said to be finished and left as it is.
+    """
     prepared = prepare(request, progress)
-    with writing(request.out) as notices:
+    if request.base_out is not None:
+        _measure(request.base_out, base_of(prepared), progress)
+    return _measure(request.out, prepared, progress)
+
+
+def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
+    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype)
+    return measure_prepared(out, prepared, progress, load=load)
+
+
+def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load: Callable[[], LoadedPolicy]) -> MeasureResult:
+    """The same for what is prepared; `load` is called once all that could refuse the run has been asked."""
+    with writing(out) as notices:
         for notice in notices:
             progress.note(notice)
-        found = existing(request.out)
+        found = existing(out)
         if found is not None:
-            require_same(request.out, found, prepared.manifest)
+            require_same(out, found, prepared.manifest)
         finished = found is not None and found.state == "finished"
         # Weights that can't be loaded leave no run behind, which would hold the corpus to their hash.
-        policy = None if finished else load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
-        writer = _writer(request.out, found, prepared, progress)
+        policy = None if finished else load()
+        writer = _writer(out, found, prepared, progress)
         if policy is not None:
-            _measure_missing(prepared, policy, writer, progress)
-        return MeasureResult(**counts(request.out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
+            settle_implementations(policy, writer)
+            missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
+            measure_parts(prepared, policy, missing, _committing(writer), progress)
+            finish(writer)
+        return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
 def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Progress) -> RunWriter:
     if found is None:
-        writer = RunWriter(out, prepared.manifest)
-        writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
-        for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
-            writer.commit(table, 0, rows)
-        return writer
+        return begin_run(out, None, prepared)
     run = open_run(out)
     for notice in run.notices:
         progress.note(notice)
@@ -70,44 +102,64 @@ def _writer(out: Path, found: Manifest | None, prepared: Prepared, progress: Pro
         progress.note(f"{out}: finished already on {found.finished_at}; nothing to measure")
     else:
         progress.note(f"{out}: going on, {len(run.part_paths('loads'))} of {found.planned_load_parts} parts are in")
-    if found.versions != prepared.manifest.versions and found.state != "finished":
-        changed = _difference(found.versions, prepared.manifest.versions)
-        progress.note(f"{out}: begun with other versions ({changed}); near-ties may fall otherwise")
-    writer = RunWriter(out, found)
-    for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
-        if not writer.has(table, 0):
-            writer.commit(table, 0, rows)
+        note_versions(out, found, prepared, progress)
+    writer = begin_run(out, run.manifest, prepared)
+    if run.manifest != found:
+        writer.update()
+        remove_records(out, writer.manifest)
     return writer
 
 
-def _difference(old: dict[str, str], new: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {old.get(name)} -> {new.get(name)}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)
-    )
+def begin_run(out: Path, found: Manifest | None, prepared: Prepared) -> RunWriter:
+    """The run's manifest and what all parts share, written where they aren't there yet."""
+    writer = RunWriter(out, prepared.manifest if found is None else found)
+    if found is None:
+        writer.update()  # first of all: whatever a kill leaves behind then belongs to a run
+    if not all(writer.has(table, 0) for table in SCHEMAS if table != "loads"):
+        for table, rows in tree_tables(prepared.tree, prepared.corpus.trajectories).items():
+            if not writer.has(table, 0):
+                writer.commit(table, 0, rows)
+    return writer
 
 
-def _measure_missing(prepared: Prepared, policy: LoadedPolicy, writer: RunWriter, progress: Progress) -> None:
-    torch.manual_seed(SEED)
-    _settle_implementations(policy, writer)
-    missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-    progress.begin(f"measuring {writer.manifest.label}", sum(part.num_tokens for part in missing))
-    sequences = [one.token_ids for one in prepared.corpus.trajectories]
-    budget = Budget(tokens_per_batch=writer.manifest.settings.tokens_per_batch)
-    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
-        for part in missing:
-            _measure_one(policy, counter, part, prepared.tree, sequences, budget, writer, progress.advance)
+def finish(writer: RunWriter) -> None:
+    """Seals a run whose parts are all in the writer's manifest."""
     finished = Run(folder=writer.folder, manifest=writer.manifest)
     writer.update(content_hash=content_hash(finished), state="finished", finished_at=utc_now())
 
 
-def _settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
+def note_versions(out: Path, found: Manifest, prepared: Prepared, progress: Progress) -> None:
+    """Tells where an unfinished run was begun with other versions."""
+    old, new = found.versions, prepared.manifest.versions
+    if old != new:
+        names = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+        changed = ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
+        progress.note(f"{out}: begun with other versions ({changed}); near-ties may fall otherwise")
+
+
+def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
     """Records what the model chose, known only now; a run that began with another is not gone on with."""
     chosen = {name: getattr(policy, name) for name in ("attention_implementation", "experts_implementation")}
     for name, now in chosen.items():
         before = getattr(writer.manifest.settings, name)
         if before not in (None, now):
             raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
-    writer.update(settings=replace(writer.manifest.settings, **chosen))
+    settings = replace(writer.manifest.settings, **chosen)
+    if settings != writer.manifest.settings:
+        writer.update(settings=settings)
+
+
+def measure_parts(
+    prepared: Prepared, policy: LoadedPolicy, missing: Sequence[PartPlan], commit: Commit, progress: Progress
+) -> None:
+    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
+    torch.manual_seed(SEED)
+    progress.begin(f"measuring {prepared.manifest.label}", sum(part.num_tokens for part in missing))
+    sequences = [one.token_ids for one in prepared.corpus.trajectories]
+    budget = Budget(tokens_per_batch=prepared.manifest.settings.tokens_per_batch)
+    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
+        for part in missing:
+            _measure_one(policy, counter, part, prepared.tree, sequences, budget, commit, progress.advance)
 
 
 def _measure_one(
@@ -117,18 +169,32 @@ def _measure_one(
     tree: PrefixTree,
     sequences: Sequence[TokenIds],
     budget: Budget,
-    writer: RunWriter,
+    commit: Commit,
     on_tokens: Callable[[int], None],
 ) -> None:
     began, halvings = time.monotonic(), budget.halvings
     loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, on_tokens=on_tokens)
     layers = [experts.layer for experts in policy.experts]
-    rows = loads_table(loads_SLE.numpy(), first_segment=part.first_segment, layers=layers)
-    writer.commit(
-        "loads",
-        part.index,
-        rows,
-        rows_per_segment=len(layers) * counter.num_experts,
-        elapsed_s=writer.manifest.elapsed_s + time.monotonic() - began,
-        halvings=writer.manifest.halvings + budget.halvings - halvings,
+    commit(
+        MeasuredPart(
+            index=part.index,
+            rows=loads_table(loads_SLE.numpy(), first_segment=part.first_segment, layers=layers),
+            rows_per_segment=len(layers) * counter.num_experts,
+            elapsed_s=time.monotonic() - began,
+            halvings=budget.halvings - halvings,
+        )
     )
+
+
+def _committing(writer: RunWriter) -> Commit:
+    def commit(part: MeasuredPart) -> None:
+        writer.commit(
+            "loads",
+            part.index,
+            part.rows,
+            rows_per_segment=part.rows_per_segment,
+            elapsed_s=writer.manifest.elapsed_s + part.elapsed_s,
+            halvings=writer.manifest.halvings + part.halvings,
+        )
+
+    return commit

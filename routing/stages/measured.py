@@ -8,7 +8,8 @@ from typing import Any
 
 from routing.core.refresh_plan import PlannedRun
 from routing.corpus.containers import hash_path
-from routing.measure.policy import resolve_device, resolve_policy
+from routing.measure.device import resolve_device
+from routing.measure.policy import resolve_policy
 from routing.stages.begin import MeasureRequest, Progress, existing
 from routing.stages.measure import measure
 from routing.stages.provenance import code_hash, versions

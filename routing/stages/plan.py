@@ -7,7 +7,8 @@ from routing.core.errors import RoutingError
 from routing.measure.geometry import least_seconds
 from routing.stages.begin import MeasureRequest, Prepared, Progress, existing, prepare, require_same
 from routing.stages.corpus_record import counts
-from routing.store.run import MANIFEST_NAME, read_manifest, require_run_name
+from routing.store.run import MANIFEST_NAME, part_name, read_manifest, require_run_name
+from routing.store.worker_parts import gather
 
 # Bytes a row of `loads` takes on disk, zstd: 1.12 measured over 1,994,752 rows (docs/LOG.md).
 LOADS_BYTES_PER_ROW = 1.2
@@ -41,15 +42,16 @@ def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
     shape, done = prepared.files.shape, existing(request.out)
     if done is not None:
         require_same(request.out, done, prepared.manifest)
-    kept = {part.name for part in done.parts if part.table == "loads"} if done else set()
-    tokens_computed = sum(part.num_tokens for part in prepared.parts[len(kept) :])
+    kept = {part.name for part in gather(request.out, done).manifest.parts} if done else set()
+    missing = [part for part in prepared.parts if part_name("loads", part.index) not in kept]
+    tokens_computed = sum(part.num_tokens for part in missing)
     rows = len(prepared.tree.segments) * len(shape.moe_layers) * shape.num_experts
     expected_s, expected_from = _expected(request.out, prepared, tokens_computed)
     return MeasurePlan(
         **counts(request.out, prepared.manifest),
         tokens_computed=tokens_computed,
         parts=len(prepared.parts),
-        parts_done=len(kept),
+        parts_done=len(prepared.parts) - len(missing),
         disk_bytes=int(rows * LOADS_BYTES_PER_ROW),
         expected_s=expected_s,
         expected_from=expected_from,

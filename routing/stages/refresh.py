@@ -11,7 +11,7 @@ from routing.audit.difference import Moved, difference, difference_rows, same_en
 from routing.audit.pull_request import MARK, RefreshFacts, RunLine, markdown
 from routing.core.allowance import AllowanceTable
 from routing.core.errors import InputError
-from routing.core.placement import require_ep_size
+from routing.core.placement import PLACEMENT, require_ep_size
 from routing.core.refresh_plan import PlannedRun, RefreshPlan
 from routing.core.shapes import ModelShape
 from routing.measure.policy import policy_shape
@@ -53,6 +53,8 @@ def refresh(
     if markdown_path is not None:
         require_replaceable(markdown_path, what="a refresh's Markdown", marks=(MARK.encode(),))
     committed = read_table(table_path) if os.path.lexists(table_path) else None
+    if committed is not None and committed.placement != PLACEMENT:
+        raise InputError(f"{table_path}: of placement {committed.placement}, a refresh fits {PLACEMENT}; fit it by routing fit")
     _require_one_model(plan_path, plan, committed)
     steps = [measured(run, progress, command) for run in plan.runs]
     found = candidate(fitted_path, plan)

@@ -17,6 +17,7 @@ from routing.audit.verdict import judge
 from routing.audit.words import distinct_names
 from routing.core.allowance import AllowanceTable
 from routing.core.calibration import Calibration
+from routing.core.placement import recorded_placement
 from routing.query.checks import RUN_CHECKS
 from routing.query.script import query_text
 from routing.stages.check import cuts, other_choices, propose, require_same_model
@@ -91,7 +92,8 @@ def _facts(request: ReportRequest) -> tuple[Facts, list[str]]:
     peaks = () if request.peaks is None else peak_facts(request.peaks, allowances=request.allowances)
     the_cuts = cuts(table, request.allowances)
     names = distinct_names([(run.manifest.label, run.name) for run in runs])
-    found = [measured(name, run, the_cuts) for name, run in zip(names, runs, strict=True)]
+    placed = recorded_placement(table.placement, None)
+    found = [measured(name, run, the_cuts, placed) for name, run in zip(names, runs, strict=True)]
     comparisons = [comparison for one in found for comparison in one.comparisons]
     facts = Facts(
         table=table,

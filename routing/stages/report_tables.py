@@ -7,6 +7,7 @@ from typing import Any
 from routing.audit.claims import Comparison
 from routing.audit.facts import BatchWorsts, LayerMove, LayerRow, PolicyPair, RunFacts, ShareRow, WorstRow
 from routing.audit.uniform import uniform_worst
+from routing.core.placement import Placement
 from routing.fit.counts import Counts
 from routing.fit.side_by_side import layer_differences
 from routing.fit.strat_boot import MIN_UNITS
@@ -33,13 +34,13 @@ class Measured:
     counts: Counts
 
 
-def measured(name: str, run: Run, the_cuts: Sequence[Cut]) -> Measured:
+def measured(name: str, run: Run, the_cuts: Sequence[Cut], placement: Placement) -> Measured:
     """A run cut as the table's entries were, and as its first entry was at the usual sizes too, which the charts show."""
     comparisons, cautions, tables_of_page = list[Comparison](), list[str](), dict[str, Any]()
     counts: Counts | None = None
     for place, cut in enumerate(the_cuts):
         sizes = sorted({*cut.batch_sizes, *(USUAL_BATCH_SIZES if place == 0 else ())}, reverse=True)
-        with tabulated(run, eps=cut.eps, batch_sizes=sizes, view=cut.view, order=cut.order) as tables:
+        with tabulated(run, eps=cut.eps, batch_sizes=sizes, view=cut.view, order=cut.order, placement=placement) as tables:
             comparisons += compared(cut, run, tables)
             cautions += as_lines([one for one in tables.cautions if one.code not in _TOLD_ON_THE_PAGE])
             if place == 0:
@@ -96,7 +97,7 @@ def _tables(run: Run, tables: Tabulated, cut: Cut) -> dict[str, Any]:
         ),
         "shares": tuple(ShareRow(**row) for row in ask(tables.con, "sql/worst_rank_loads.sql")),
         "batches": tuple(BatchWorsts(ep=ep, batch_tokens=size, imbalances=tuple(one)) for (ep, size), one in worsts.items()),
-        "script": paste_script(run, tables.batches, eps=cut.eps, view=cut.view, order=cut.order),
+        "script": paste_script(run, tables.batches, eps=cut.eps, view=cut.view, order=cut.order, placement=tables.placement),
     }
 
 

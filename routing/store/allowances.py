@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, decimal_text, entries_hash, entry_faults
 from routing.core.errors import DamagedDataError, InputError
-from routing.core.placement import PLACEMENT
+from routing.core.placement import FILE_PREFIX, NAME_PATTERN, PLACEMENT, ROUND_ROBIN
 from routing.store.check_digits import KEY, check_digits, edited_line
 from routing.store.files import read_text, require_replaceable, write_bytes
 from routing.store.records import decode_record
@@ -137,8 +138,12 @@ def _require_rules(table: AllowanceTable, root: Node, digits: Node | None, where
         raise InputError(
             f"{line('schema_version')}: schema_version {table.schema_version} is not {TABLE_SCHEMA_VERSION}; fit it again"
         )
-    if table.placement != PLACEMENT:
-        raise InputError(f"{line('placement')}: placement {table.placement!r} is not {PLACEMENT!r}")
+    if not re.fullmatch(NAME_PATTERN, table.placement):
+        known = f"{PLACEMENT}, {ROUND_ROBIN} or {FILE_PREFIX} and a hash"
+        raise InputError(f"{line('placement')}: placement {table.placement[:80]!r} is none of {known}")
+    eps = sorted({entry.ep for entry in table.entries})
+    if table.placement.startswith(FILE_PREFIX) and len(eps) > 1:
+        raise InputError(f"{line('placement')}: a placement in a file is of one EP size, the entries are of {eps}")
     try:
         shape = table.model.shape
     except InputError as error:

@@ -1,6 +1,7 @@
-"""One writer a run: a lock file that says who holds it.
+"""One writer a run, or several workers that share it: a lock file that says who holds it.
 
 The kernel's lock tells whether the holder on this host still lives; the text tells people, and other hosts, who it is.
+A run directory on a shared file system needs one whose flock reaches all hosts (NFS, Lustre mounted with flock, GPFS).
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from routing.core.errors import StorageError
 
 LOCK_NAME = "lock"
+MANIFEST_LOCK_NAME = "manifest.lock"
+_TEXT_BYTES = 512  # a worker's text is padded to this, so that two who come first together can't mix theirs
 
 
 @contextlib.contextmanager
@@ -24,7 +28,7 @@ def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
     StorageError where another process of this host holds it, or where another host's lock is found.
     """
     path = folder / LOCK_NAME
-    handle = _locked(path)
+    handle = _locked(path, fcntl.LOCK_EX)
     try:
         notices = _take_over(path, handle)
         os.ftruncate(handle, 0)
@@ -37,17 +41,60 @@ def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
         os.close(handle)
 
 
-def _locked(path: Path) -> int:
+@contextlib.contextmanager
+def worker_lock(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Holds the run in `folder` together with other workers, yields notices; the last to leave removes the lock files.
+
+    StorageError where a process that wants the run for itself holds it, on this host or by its text on another.
+    """
+    path = folder / LOCK_NAME
+    handle = _locked(path, fcntl.LOCK_SH)
+    try:
+        notices: tuple[str, ...] = ()
+        if not _holder(handle).get("is_worker"):  # a fellow worker's text stands for all
+            notices = _take_over(path, handle)
+            text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "is_worker": True})
+            os.pwrite(handle, text.encode().ljust(_TEXT_BYTES), 0)
+        try:
+            yield notices
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (folder / MANIFEST_LOCK_NAME).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def manifest_lock(folder: Path) -> Iterator[None]:
+    """Keeps other workers from the manifest, waiting for its turn; only for who holds `worker_lock`."""
+    path = folder / MANIFEST_LOCK_NAME
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path}: can't lock the manifest, {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path, kind: int) -> int:
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise StorageError(f"{path}: can't lock the run, {error.strerror}") from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
             holder = _holder(handle)
             os.close(handle)
+            if kind == fcntl.LOCK_SH and holder.get("is_worker"):  # the last worker is just leaving
+                time.sleep(0.01)
+                continue
             raise StorageError(f"{path}: the run is being written by pid {holder.get('pid')} on {holder.get('host')}") from error
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(handle).st_ino:

@@ -26,6 +26,7 @@ class PolicyRecord:
     config_sha256: str
     tokenizer_sha256: str
     template_sha256: str | None
+    adapter_sha256: str | None = None  # of an adapter's weights and configuration; `weights_sha256` is then of base and adapter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,14 +143,47 @@ class Manifest:
         return "measured" if self.recording is None else "recorded"
 
 
-def encode(manifest: Manifest) -> bytes:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartRecord:
+    """One part of loads that a worker committed, until the manifest names it; `made_for` is the run's `identity_hash`."""
+
+    schema_version: int
+    part: Part
+    made_for: str
+    elapsed_s: float
+    halvings: int
+
+
+def identity(manifest: Manifest) -> dict[str, Any]:
+    """What a run goes on with only unchanged, by the words that a refusal names it with."""
+    settings = ("segment_tokens", "max_tokens", "device", "dtype", "tokens_per_part")
+    found = {name: getattr(manifest.settings, name) for name in settings}
+    policy = {f"policy {name}": value for name, value in asdict(manifest.policy).items() if name != "name"}
+    return {**found, **policy, "corpus": manifest.corpus.corpus_hash}
+
+
+def identity_hash(manifest: Manifest) -> str:
+    """sha256 over `identity`: what a worker measured belongs to a run of the same."""
+    return _self_hash(identity(manifest))
+
+
+def encode(record: Manifest | PartRecord) -> bytes:
     """The file's bytes: JSON with a hash of itself, so that an altered digit is seen."""
-    body = asdict(manifest)
+    body = asdict(record)
     return (json.dumps({**body, "manifest_sha256": _self_hash(body)}, indent=1) + "\n").encode()
 
 
 def decode(raw: bytes, *, where: str) -> Manifest:
     """The manifest in `raw`, or DamagedDataError naming `where` and the field."""
+    return _decode_sealed(Manifest, raw, where)
+
+
+def decode_part_record(raw: bytes, *, where: str) -> PartRecord:
+    """The worker's record in `raw`; the errors of `decode`."""
+    return _decode_sealed(PartRecord, raw, where)
+
+
+def _decode_sealed(kind: type[_Record], raw: bytes, where: str) -> _Record:
     try:
         body = json.loads(raw, object_pairs_hook=_unique, parse_constant=_no_number)
         json.dumps(body, ensure_ascii=False).encode()  # lone surrogates, which nothing could print
@@ -161,12 +195,12 @@ def decode(raw: bytes, *, where: str) -> Manifest:
     if version != SCHEMA_VERSION:
         raise DamagedDataError(f"{where}: schema_version {version!r:.20}, this program reads {SCHEMA_VERSION}")
     stored_hash = body.pop("manifest_sha256", None)
-    manifest = _decode_record(Manifest, body, where)
+    record = _decode_record(kind, body, where)
     if (odd := next((number for number in _numbers(body) if not 0 <= number <= MAX_NUMBER), None)) is not None:
         raise DamagedDataError(f"{where}: {odd!r:.40} is no count, size or time of a run")
     if stored_hash != _self_hash(body):
         raise DamagedDataError(f"{where}: altered after it was written (its own sha256 does not match)")
-    return manifest
+    return record
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
@@ -212,11 +246,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_record(kind: type[_Record], value: Any, where: str) -> _Record:
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    # A field with a default came later than the format; manifests from before lack it.
     needed = {field.name for field in fields(kind) if field.default is MISSING}  # type: ignore[arg-type]
     if not isinstance(value, dict) or not needed <= set(value) <= names:
-        odd = sorted((set(value) - names) | (needed - set(value))) if isinstance(value, dict) else [type(value).__name__]
+        odd = sorted((needed - set(value)) | (set(value) - names)) if isinstance(value, dict) else [type(value).__name__]
         raise DamagedDataError(f"{where}: missing or unknown fields {odd[:6]}")
     try:
-        return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in names & set(value)})
+        return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in value})
     except InputError as error:
         raise DamagedDataError(f"{where}: {error}") from error

@@ -6,13 +6,21 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routing.store.files import write_atomically
+from routing.store.files import sha256_of, write_atomically
+from routing.store.manifest import Part
+from routing.store.schemas import SCHEMAS
+
+ROW_GROUP_ROWS = 1_048_576  # about; a group holds whole segments
 
 
-def write_parquet(path: Path, table: pa.Table, *, row_group_rows: int) -> None:
-    """One Parquet file: zstd, page checksums, `row_group_rows` rows a group (at least one)."""
+def write_part(path: Path, table: str, rows: pa.Table, *, rows_per_segment: int) -> Part:
+    """One part of a run's `table`, on disk whole, and what names it: zstd, page checksums, whole segments a row group."""
+    group = max(1, ROW_GROUP_ROWS // rows_per_segment) * rows_per_segment
 
     def write(stream: IO[bytes]) -> None:
-        pq.write_table(table, stream, compression="zstd", row_group_size=max(1, row_group_rows), write_page_checksum=True)
+        pq.write_table(
+            rows.cast(SCHEMAS[table]), stream, compression="zstd", row_group_size=max(1, group), write_page_checksum=True
+        )
 
     write_atomically(path, write)
+    return Part(name=path.name, table=table, num_rows=rows.num_rows, num_bytes=path.stat().st_size, sha256=sha256_of(path))

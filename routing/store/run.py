@@ -2,6 +2,8 @@
 
     runs/NAME/manifest.json  segments-00000.parquet  trajectories-00000.parquet  paths-00000.parquet  loads-00000.parquet ...
 
+While several workers measure, what they committed stands in records beside the parts (`routing.store.worker_parts`).
+
 Needs dataclasses, json and pyarrow only, so that a measuring machine needs nothing else.
 """
 
@@ -19,16 +21,17 @@ import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
 from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes
-from routing.store.lock import LOCK_NAME, writer_lock
+from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
 from routing.store.manifest import Manifest, Part, decode, encode
-from routing.store.parquet import write_parquet
+from routing.store.parquet import write_part
 from routing.store.schemas import SCHEMAS
+from routing.store.worker_parts import gather
 
 MANIFEST_NAME = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_OWN_FILE = re.compile(rf"{re.escape(MANIFEST_NAME)}|({'|'.join(SCHEMAS)})-\d{{5}}\.parquet")
+_OWN_FILE = re.compile(rf"{re.escape(MANIFEST_NAME)}|({'|'.join(SCHEMAS)})-\d{{5}}\.parquet|loads-\d{{5}}\.json")
+_OF_ALL_WORKERS = re.compile(rf"{re.escape(MANIFEST_NAME)}|(segments|trajectories|paths)-\d{{5}}\.parquet")
 _HASHED = ("layer", "expert", "routed_rows")
-ROW_GROUP_ROWS = 1_048_576  # about; a group holds whole segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +102,10 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     require_run_name(folder)
     manifest = read_manifest(folder)
+    told: tuple[str, ...] = ()
+    if manifest.state != "finished":
+        gathered = gather(folder, manifest)
+        manifest, told = gathered.manifest, gathered.notices
     for part in manifest.parts:
         _verify(folder, part)
     if manifest.state == "finished":
@@ -108,7 +115,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         e.name for e in folder.iterdir() if e.suffix == ".parquet" and e.name not in listed and TEMPORARY_MARK not in e.name
     )
     notices = tuple(f"{folder}: {name!a} is not in the manifest, ignored" for name in strays)
-    return Run(folder=folder, manifest=manifest, notices=notices)
+    return Run(folder=folder, manifest=manifest, notices=(*told, *notices))
 
 
 def _require_whole(folder: Path, manifest: Manifest) -> None:
@@ -182,12 +189,8 @@ class RunWriter:
 
     def commit(self, table: str, index: int, rows: pa.Table, *, rows_per_segment: int = 1, **changes: object) -> None:
         """Writes one part, then the manifest with it; `changes` are other manifest fields to set."""
-        name = part_name(table, index)
-        path = self.folder / name
-        group = max(1, ROW_GROUP_ROWS // rows_per_segment) * rows_per_segment
-        write_parquet(path, rows.cast(SCHEMAS[table]), row_group_rows=group)
-        part = Part(name=name, table=table, num_rows=rows.num_rows, num_bytes=path.stat().st_size, sha256=sha256_of(path))
-        self.update(parts=(*(p for p in self.manifest.parts if p.name != name), part), **changes)
+        part = write_part(self.folder / part_name(table, index), table, rows, rows_per_segment=rows_per_segment)
+        self.update(parts=(*(p for p in self.manifest.parts if p.name != part.name), part), **changes)
 
     def has(self, table: str, index: int) -> bool:
         """Whether the manifest already names this part."""
@@ -205,15 +208,35 @@ def writing(folder: Path) -> Iterator[tuple[str, ...]]:
 
     InputError, before anything is touched, where the folder holds other things and no run.
     """
+    _make_folder(folder)
+    with writer_lock(folder) as notices:
+        removed = remove_temporaries(folder, of=lambda name: _OWN_FILE.fullmatch(name) is not None)
+        yield (*notices, *((f"{folder}: {removed} unfinished files of an earlier writer removed",) if removed else ()))
+
+
+@contextlib.contextmanager
+def working(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Like `writing`, together with other workers of the run; what an interrupted one left is not cleared."""
+    _make_folder(folder)
+    with worker_lock(folder) as notices:
+        yield notices
+
+
+@contextlib.contextmanager
+def manifest_turn(folder: Path) -> Iterator[None]:
+    """A worker's turn to read and write the manifest and what all workers share; waits for those of the others."""
+    with manifest_lock(folder):
+        remove_temporaries(folder, of=lambda name: _OF_ALL_WORKERS.fullmatch(name) is not None)
+        yield
+
+
+def _make_folder(folder: Path) -> None:
     require_run_name(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _require_own(folder)
     except OSError as error:
         raise StorageError(f"{folder}: can't be made a run directory, {error.strerror}") from error
-    with writer_lock(folder) as notices:
-        removed = remove_temporaries(folder, of=lambda name: _OWN_FILE.fullmatch(name) is not None)
-        yield (*notices, *((f"{folder}: {removed} unfinished files of an earlier writer removed",) if removed else ()))
 
 
 def _require_own(folder: Path) -> None:
@@ -222,7 +245,7 @@ def _require_own(folder: Path) -> None:
         return
     for entry in sorted(folder.iterdir()):
         name, mark, _ = entry.name.partition(TEMPORARY_MARK)
-        if entry.name != LOCK_NAME and not (mark and _OWN_FILE.fullmatch(name)):
+        if entry.name not in (LOCK_NAME, MANIFEST_LOCK_NAME) and not (mark and _OWN_FILE.fullmatch(name)):
             raise InputError(f"{folder}: holds {entry.name!r} and no run; choose an empty or new --out")
 
 

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from routing.core.allowance import TABLE_SCHEMA_VERSION, AllowanceTable, Entry, Override, TableModel
-from routing.core.placement import PLACEMENT
+from routing.core.placement import NAME_PATTERN
 from routing.core.refresh_plan import PlannedRun, RefreshPlan
 from routing.core.shapes import ModelShape
 from routing.store.check_digits import KEY
@@ -28,7 +28,7 @@ _SHAPE = dict.fromkeys((name for name in ModelShape.__slots__ if name != "moe_la
 # What the reader refuses of a field by itself, in the words of pydantic's Field.
 _LIMITS: dict[type, dict[str, dict[str, Any]]] = {
     Entry: {"ep": {"ge": 2}, "batch_tokens": _POSITIVE, "allowance": _POSITIVE},
-    AllowanceTable: {"entries": {"min_length": 1}},
+    AllowanceTable: {"entries": {"min_length": 1}, "placement": {"pattern": NAME_PATTERN}},
     TableModel: _SHAPE | {"moe_layers": {"min_length": 1}, "shape_hash": {"pattern": "^[0-9a-f]{64}$"}},
     Override: {"reason": _WRITTEN, "name": _WRITTEN},
     PlannedRun: dict.fromkeys(("out", "policy", "device", "dtype"), _WRITTEN)
@@ -40,7 +40,7 @@ _LIMITS: dict[type, dict[str, dict[str, Any]]] = {
     },
     RefreshPlan: {"table": _WRITTEN} | {name: {"min_length": 1} for name in ("runs", "batch_tokens", "ep")},
 }
-_FIXED: dict[str, Any] = {"schema_version": Literal[TABLE_SCHEMA_VERSION], "placement": Literal[PLACEMENT]}
+_FIXED: dict[str, Any] = {"schema_version": Literal[TABLE_SCHEMA_VERSION]}
 
 
 @cache

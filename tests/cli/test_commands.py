@@ -13,22 +13,25 @@ from tests.conftest import REPOSITORY
 COMMANDS = verbs(typer.main.get_command(app))
 
 FLAGS = {
-    "check": "RUNS TABLE --json",
+    "allowance": "--allowances --batch-tokens --ep --for --json --layer",
+    "check": "RUNS TABLE --json --placement",
     "estimate": (
         "WAVE --allowances --baseline-bytes --budget-gb --compare --json --lower-by-observed --mode --model --outside-bytes"
-        " --peak-bytes --per-layer --strict"
+        " --peak-bytes --per-layer --placement --strict"
     ),
-    "fit": "RUNS --batch-tokens --ep --json --order --out --per-layer",
+    "explain": "TABLE --json --wave",
+    "fit": "RUNS --batch-tokens --ep --floor --json --order --out --per-layer --placement",
     "import counts": "FILES --engine --json --label --model --num-experts --num-tokens --out --top-k",
     "import routes": (
         "FILES --domain --drop-last --drop-shared-expert --engine --fill-prefixes --json --label --layers --model --out"
         " --segment-tokens --skip-bad"
     ),
-    "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
+    "imbalance": "RUNS --batch-tokens --by --ep --json --order --placement --view",
     "measure": (
-        "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
-        " --tokenizer"
+        "CORPUS POLICY --adapter --base-out --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out"
+        " --plan --segment-tokens --tokenizer"
     ),
+    "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
     "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",

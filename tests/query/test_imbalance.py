@@ -130,7 +130,7 @@ def test_a_layer_without_rows_is_null_not_zero(tmp_path):
     with pytest.raises(CheckFailedError, match=r"rows_conserved.*segment_id=0 layer=0"):
         imbalance_rows(run, eps=[2], batch_sizes=[4])
     with opened_tables(run, block_experts=1) as (con, _):
-        fill_imbalances(con, [cut_batches(read_steps(con, "corpus"), batch_tokens=4, view="packed")], eps=[2], num_blocks=2)
+        fill_imbalances(con, [cut_batches(read_steps(con, "corpus"), batch_tokens=4, view="packed")], eps=[2])
         assert [row["imbalance"] for row in ask(con, "sql/layer_imbalances.sql") if row["layer"] == 0] == [None]
         (answer,) = ask(con, "sql/imbalance.sql")
         assert (answer["worst_layer"], answer["worst_imbalance"], answer["mean_over_layers"]) == (1, 1.5, 1.5)
@@ -140,7 +140,7 @@ def test_a_layer_without_rows_is_null_not_zero(tmp_path):
 def test_a_batch_without_any_row_has_no_imbalance(tmp_path):
     run = _one_segment(tmp_path / "run", [[0, 0]], num_tokens=4)
     with opened_tables(run, block_experts=1) as (con, _):
-        fill_imbalances(con, [cut_batches(read_steps(con, "corpus"), batch_tokens=4, view="packed")], eps=[2], num_blocks=2)
+        fill_imbalances(con, [cut_batches(read_steps(con, "corpus"), batch_tokens=4, view="packed")], eps=[2])
         (batch,) = ask(con, "sql/batch_imbalances.sql")
         ratios = ("worst_imbalance", "worst_layer", "worst_rank", "mean_over_layers", "pooled_over_layers")
         assert [batch[name] for name in ratios] == [None] * 5

@@ -1,5 +1,6 @@
 """A tiny policy and a small corpus with shared prefixes, measured through the stages."""
 
+import functools
 import json
 import random
 
@@ -47,26 +48,27 @@ def corpus_file(tmp_path_factory):
     return path
 
 
+def build_request(policy_folder, corpus_file, out, **changes):
+    """A MeasureRequest with defaults; keywords replace them."""
+    values = {
+        "policy": str(policy_folder),
+        "corpus": (corpus_file,),
+        "out": out,
+        "label": None,
+        "tokenizer": None,
+        "format": None,
+        "domain": None,
+        "segment_tokens": 32,
+        "max_tokens": None,
+        "device": "cpu",
+        "dtype": "auto",
+        "on_bad_line": "stop",
+        "command": ("test",),
+    }
+    return MeasureRequest(**{**values, **changes})
+
+
 @pytest.fixture
 def request_for(policy_folder, corpus_file):
-    """Builds a MeasureRequest with defaults; keywords replace them."""
-
-    def build(out, **changes):
-        values = {
-            "policy": str(policy_folder),
-            "corpus": (corpus_file,),
-            "out": out,
-            "label": None,
-            "tokenizer": None,
-            "format": None,
-            "domain": None,
-            "segment_tokens": 32,
-            "max_tokens": None,
-            "device": "cpu",
-            "dtype": "auto",
-            "on_bad_line": "stop",
-            "command": ("test",),
-        }
-        return MeasureRequest(**{**values, **changes})
-
-    return build
+    """`build_request` for the tiny policy and its corpus."""
+    return functools.partial(build_request, policy_folder, corpus_file)

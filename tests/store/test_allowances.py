@@ -191,7 +191,7 @@ def test_any_name_reads_back(tmp_path, name, label):
         ("status: headroom", "status: [headroom]", "entries[0].status: a list is none of fitted, headroom, published"),
         ("status: headroom", "status: headroom\n  note: mine", "entries[0].note: no such field; there are ep, batch_tokens"),
         ("schema_version: 2", "schema_version: 0", "schema_version 0 is not 2"),
-        ("placement: contiguous", "placement: round-robin", "placement 'round-robin' is not 'contiguous'"),
+        ("placement: contiguous", "placement: random", "placement 'random' is none of contiguous, round-robin or file sha256:"),
         ("aliases:\n  - other", "aliases: other", "model.aliases: 'other' is not a list"),
     ],
 )

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from routing.core.errors import InputError, StorageError
-from routing.store.lock import LOCK_NAME, writer_lock
+from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
 from routing.store.run import writing
 
 
@@ -38,6 +38,34 @@ def test_the_lock_of_a_dead_process_is_taken_over_with_a_notice(tmp_path):
 def test_the_lock_of_another_host_is_explained(tmp_path):
     (tmp_path / LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
     with pytest.raises(StorageError, match="pid 7 on host elsewhere; if that process is gone, delete"), writer_lock(tmp_path):
+        pass
+
+
+def test_workers_share_a_run_that_nobody_else_gets_and_the_last_one_leaves_no_lock(tmp_path):
+    with worker_lock(tmp_path):
+        with worker_lock(tmp_path) as notices, manifest_lock(tmp_path):
+            assert notices == ()
+        with pytest.raises(StorageError, match=f"written by pid {os.getpid()} on"), writer_lock(tmp_path):
+            pass
+        assert sorted(one.name for one in tmp_path.iterdir()) == [LOCK_NAME, MANIFEST_LOCK_NAME]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lock", [writer_lock, worker_lock])
+@pytest.mark.parametrize("was", [{}, {"is_worker": True}])
+def test_a_dead_worker_or_writer_keeps_nobody_out(tmp_path, lock, was):
+    (tmp_path / LOCK_NAME).write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999, **was}))
+    with lock(tmp_path) as notices:
+        assert len(notices) == (0 if lock is worker_lock and was else 1)  # a worker joins the others, dead or not
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_joins_those_of_other_hosts_and_not_a_single_writer_there(tmp_path):
+    (tmp_path / LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 7, "is_worker": True}))
+    with worker_lock(tmp_path):
+        pass
+    (tmp_path / LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
+    with pytest.raises(StorageError, match="pid 7 on host elsewhere; if that process is gone, delete"), worker_lock(tmp_path):
         pass
 
 

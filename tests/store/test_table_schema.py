@@ -126,7 +126,7 @@ def test_reader_and_model_take_what_is_valid(table):
         ("  top_k: 8", "  top_k: 8.0"),
         ("schema_version: 2", "schema_version: 0"),
         ("schema_version: 2", "schema_version: one"),
-        ("placement: contiguous", "placement: round-robin"),
+        ("placement: contiguous", "placement: random"),
         ("generated:\n", "generated: now\nother:\n"),
         ("kind: inferred", "kind: guessed"),
         ("  reason: why", "  reason: ' '"),

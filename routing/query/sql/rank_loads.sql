@@ -1,7 +1,7 @@
--- What each rank receives: rank r of ep owns the contiguous experts from r * num_experts / ep.
+-- What each rank receives: the blocks that it owns.
 -- grain: ep, batch_tokens, batch, layer, rank
 -- reads: block_loads, batches
--- parameters: eps, EP sizes that divide num_blocks; num_blocks over all experts
+-- parameters: eps, blocks, ranks: arrays of one length, the rank that owns each block at each EP size
 -- units: routed_rows are (token, expert) pairs of the batch
 WITH batch_blocks AS (
     SELECT
@@ -15,17 +15,20 @@ WITH batch_blocks AS (
     GROUP BY ALL
 ),
 
-sizes AS (
-    SELECT UNNEST($eps::INTEGER[]) AS ep
+owned AS (
+    SELECT
+        UNNEST($eps::INTEGER[]) AS ep,
+        UNNEST($blocks::INTEGER[]) AS block,
+        UNNEST($ranks::INTEGER[]) AS rank
 )
 
 SELECT
-    sizes.ep,
+    owned.ep,
     batch_blocks.batch_tokens,
     batch_blocks.batch,
     batch_blocks.layer,
-    (batch_blocks.block // ($num_blocks // sizes.ep))::INTEGER AS rank,
+    owned.rank,
     SUM(batch_blocks.routed_rows)::BIGINT AS routed_rows
 FROM batch_blocks
-CROSS JOIN sizes
+JOIN owned USING (block)
 GROUP BY ALL

@@ -1,7 +1,7 @@
 -- The experts that fill one rank in one batch and layer.
 -- grain: expert, at most num_wanted of them
 -- reads: loads, batches
--- parameters: batch_tokens, batch, layer; first_expert to last_expert, those of the rank; num_wanted
+-- parameters: batch_tokens, batch, layer; experts, those of the rank; num_wanted
 -- units: routed_rows are (token, expert) pairs; ties go to the smallest expert
 SELECT loads.expert, SUM(batches.copies * loads.routed_rows)::BIGINT AS routed_rows
 FROM loads
@@ -10,7 +10,7 @@ WHERE
     batches.batch_tokens = $batch_tokens
     AND batches.batch = $batch
     AND loads.layer = $layer
-    AND loads.expert BETWEEN $first_expert AND $last_expert
+    AND LIST_CONTAINS($experts::INTEGER[], loads.expert)
 GROUP BY loads.expert
 ORDER BY routed_rows DESC, loads.expert
 LIMIT $num_wanted

@@ -1,0 +1,256 @@
+"""The guard reports what is above an allowance and nothing else, and never stops a trainer.
+
+2 MoE layers of 3 (1 and 2), 8 experts, top-2; EP 4, so that a rank owns two experts. Simulated tables.
+"""
+
+import json
+import logging
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import torch
+
+from routing import AllowanceGuard, InputError
+from routing.core.allowance import AllowanceTable
+from routing.core.layers import DecoderShape
+from routing.core.placement import LayerPlacement, Placement, PlacementFile
+from routing.store.guard_log import read_exceedances
+from tests.estimate.tables import table_of
+
+EVEN = [100] * 8
+# 800 rows, 400 tokens. Rank 0 has 300 of them: 300 x 4 / 800 = 1.5, the allowance itself.
+AT_THE_ALLOWANCE = [200, 100, 100, 100, 100, 100, 50, 50]
+# One row more on rank 0: 301 x 4 / 800 = 1.505.
+ABOVE = [201, 100, 100, 100, 100, 100, 50, 49]
+
+SHAPE = DecoderShape(
+    name="tiny-guarded",
+    mixers=("attention",) * 3,
+    moe_layers=(1, 2),
+    hidden_size=8,
+    num_query_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    output_gate=False,
+    gdn=None,
+    num_experts=8,
+    top_k=2,
+    expert_ffn_size=8,
+    shared_ffn_size=0,
+    shared_gated=False,
+    dense_ffn_size=8,
+    vocab_size=16,
+)
+
+
+def table(**changes: object) -> AllowanceTable:
+    """1.5 at EP 4 from 100 tokens, 1.2 from 1,000; layer 2 has 1.1 of its own at 100."""
+    return replace(table_of(SHAPE, {(4, 100): "1.5", (4, 1000): "1.2", (4, 100, 2): "1.1"}), **changes)
+
+
+KINDS = {
+    "list": list,
+    "numpy": np.array,
+    "torch": torch.tensor,
+    "torch float32": lambda rows: torch.tensor(rows, dtype=torch.float32),
+    "torch by rank": lambda rows: torch.tensor([rows[place] + rows[place + 1] for place in range(0, 8, 2)]),
+    "list by rank": lambda rows: [rows[place] + rows[place + 1] for place in range(0, 8, 2)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_planted_excess_is_reported_and_nothing_else(kind, tmp_path):
+    made = KINDS[kind]
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+    reported = []
+    for step in range(20):
+        for layer in (1, 2):
+            guard.see(layer, made(ABOVE if (step, layer) == (7, 2) else AT_THE_ALLOWANCE))
+        reported += guard.end_step(step)
+    (one,) = reported
+    assert (one.event, one.step, one.layer, one.rank, one.ep) == ("exceeded", 7, 2, 0, 4)
+    assert (one.busiest_rows, one.routed_rows, one.batch_tokens) == (301, 800, 400)
+    assert (one.imbalance, one.allowance, one.allowance_batch_tokens) == (Decimal("1.505"), Decimal("1.5"), 100)
+    assert read_exceedances(tmp_path / "guard.jsonl") == (one,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_at_the_allowance_reports_nothing(kind, tmp_path, caplog):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+    for step in range(5):
+        guard.see(1, KINDS[kind](AT_THE_ALLOWANCE))
+        assert guard.end_step(step) == ()
+    assert list(tmp_path.iterdir()) == []
+    assert caplog.records == []
+
+
+def test_an_exceeded_allowance_is_reported_once_a_layer_and_logged_again_where_a_refit_needs_more(tmp_path, caplog):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+    much = [300, 100, 100, 100, 50, 50, 50, 50]  # 400 x 4 / 800 = 2.0
+    counts = []
+    for step, rows in enumerate((ABOVE, ABOVE, much, much, ABOVE)):
+        guard.see(1, rows)
+        guard.see(2, rows)
+        counts.append(len(guard.end_step(step)))
+    assert counts == [2, 0, 0, 0, 0]
+    logged = read_exceedances(tmp_path / "guard.jsonl")
+    assert [(one.event, one.step, one.layer) for one in logged] == [
+        ("exceeded", 0, 1),
+        ("exceeded", 0, 2),
+        ("larger", 2, 1),
+        ("larger", 2, 2),
+    ]
+    assert len(caplog.records) == 2
+
+
+def test_a_dispatch_is_held_against_the_entry_of_its_own_tokens():
+    guard = AllowanceGuard(table(), ep=4)
+    guard.see(1, [rows * 3 for rows in EVEN])  # 1,200 tokens, even
+    assert guard.end_step(0) == ()
+    guard.see(1, [rows * 3 for rows in AT_THE_ALLOWANCE])  # 1,200 tokens at 1.5, where 1.2 is allowed
+    (one,) = guard.end_step(1)
+    assert (one.batch_tokens, one.allowance, one.allowance_batch_tokens) == (1200, Decimal("1.2"), 1000)
+    guard.see(1, [20, 0, 0, 0, 0, 0, 0, 0])  # 10 tokens, below every batch size: the smallest entry, 1.5
+    (one,) = guard.end_step(2)
+    assert (one.batch_tokens, one.allowance_batch_tokens) == (10, 100)
+
+
+def test_a_layers_own_allowance_counts_where_the_trainer_plans_by_layer():
+    for per_layer, num in ((False, 0), (True, 1)):
+        guard = AllowanceGuard(table(), ep=4, per_layer=per_layer)
+        guard.see(2, AT_THE_ALLOWANCE)
+        assert len(guard.end_step(0)) == num
+
+
+def test_micro_batches_are_judged_apart_and_a_recomputed_layer_changes_nothing():
+    guard = AllowanceGuard(table(), ep=4)
+    mirrored = AT_THE_ALLOWANCE[::-1]
+    for rows in (AT_THE_ALLOWANCE, mirrored, mirrored, AT_THE_ALLOWANCE):
+        guard.see(1, rows)
+    assert guard.end_step(0) == ()
+    assert guard.observed().share_by_layer == (None, Decimal("1.5"), None)
+
+
+def test_what_the_caller_overwrites_after_seeing_is_not_seen():
+    guard = AllowanceGuard(table(), ep=4)
+    for rows in (torch.tensor(AT_THE_ALLOWANCE), np.array(AT_THE_ALLOWANCE), list(AT_THE_ALLOWANCE)):
+        guard.see(1, rows)
+        rows[0] = 10_000
+    assert guard.end_step(0) == ()
+
+
+class _CountedReads:
+    """Counts how often a tensor is brought to the host."""
+
+    def __init__(self, monkeypatch):
+        self.num = 0
+        for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+            monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
+
+    def _counted(self, method):
+        def call(*arguments, **named):
+            self.num += 1
+            return method(*arguments, **named)
+
+        return call
+
+
+def test_tensors_are_read_back_once_a_step_whatever_the_number_of_layers(monkeypatch):
+    guard = AllowanceGuard(table(), ep=4)
+    rows = torch.tensor(EVEN)
+    reads = _CountedReads(monkeypatch)
+    for step in range(3):
+        for _ in range(100):  # more than the buffer begins with
+            guard.see(1, rows)
+        assert reads.num == step
+        guard.end_step(step)
+        assert reads.num == step + 1
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("/dev/full")])
+def test_an_unwritable_log_stops_no_trainer_and_its_lines_are_written_when_it_can_be(make, tmp_path, caplog):
+    log = tmp_path / "guard.jsonl"
+    make(log)
+    guard = AllowanceGuard(table(), ep=4, log=log)
+    for step in range(3):
+        guard.see(1, ABOVE)
+        assert len(guard.end_step(step)) == (step == 0)
+    assert sum("not written" in record.getMessage() for record in caplog.records) == 1
+    log.rmdir() if log.is_dir() and not log.is_symlink() else log.unlink()
+    guard.end_step(3)
+    assert [one.layer for one in read_exceedances(log)] == [1]
+
+
+def test_a_line_that_a_killed_trainer_left_torn_is_not_continued(tmp_path):
+    log = tmp_path / "guard.jsonl"
+    log.write_text('{"event": "exc')
+    guard = AllowanceGuard(table(), ep=4, log=log)
+    guard.see(1, ABOVE)
+    guard.end_step(0)
+    torn, whole = log.read_text().splitlines()
+    assert json.loads(whole)["layer"] == 1
+    with pytest.raises(InputError, match=r"guard.jsonl:1"):
+        read_exceedances(log)
+    assert torn == '{"event": "exc'
+
+
+def test_a_dispatch_without_rows_is_no_imbalance():
+    guard = AllowanceGuard(table(), ep=4)
+    guard.see(1, [0] * 8)
+    assert guard.end_step(0) == ()
+    assert guard.observed() is None
+
+
+def test_rows_that_are_no_whole_tokens_are_said_once(caplog):
+    guard = AllowanceGuard(table(), ep=4)
+    for step in range(3):
+        guard.see(1, [*EVEN[:-1], 101])
+        guard.end_step(step)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "801 rows are no whole tokens of top-2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows", "said"),
+    [
+        (0, EVEN, "layer 0 is no MoE layer of tiny-guarded"),
+        (1, EVEN[:-1], "not of 8 experts or 4 ranks"),
+        (1, torch.ones(8, 3), "not of 8 experts or 4 ranks"),
+        (1, [-1, *EVEN[1:]], "'-1' is no number of rows"),
+        (1, [0.5, *EVEN[1:]], "'0.5' is no number of rows"),
+        (1, [float("nan")] * 8, "'nan' is no number of rows"),
+        (1, torch.tensor([float("inf")] * 8), "'inf' is no number of rows"),
+        (1, torch.tensor(EVEN, dtype=torch.bfloat16), "rows of torch.bfloat16 are not exact"),
+    ],
+)
+def test_what_is_no_count_is_refused_with_its_layer(layer, rows, said):
+    guard = AllowanceGuard(table(), ep=4)
+
+    def one_step():
+        guard.see(layer, rows)
+        guard.end_step(0)
+
+    with pytest.raises(InputError, match=said):
+        one_step()
+
+
+def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
+    with pytest.raises(InputError, match=r"no allowance for ep=8 \(has 4\); measure it: routing fit RUN --ep 4,8"):
+        AllowanceGuard(table(), ep=8)
+
+
+def test_experts_are_gathered_by_the_placement_of_the_table():
+    rows = [100, 0, 0, 0, 100, 0, 0, 0]  # 4 ranks: blocks {0, 1} and {4, 5} have 100 each, round-robin rank 0 has both
+    busiest = {"contiguous": 2.0, "round-robin": 4.0, "file": 2.0}
+    file = PlacementFile(ep=4, layers=tuple(LayerPlacement(layer=layer, ranks=(0, 1, 2, 3, 1, 0, 2, 3)) for layer in (1, 2)))
+    for kind, imbalance in busiest.items():
+        placement = Placement(kind=kind, file=file if kind == "file" else None)
+        for rows_of in (rows, torch.tensor(rows)):
+            guard = AllowanceGuard(table(placement=placement.name), ep=4, placement=placement)
+            guard.see(1, rows_of)
+            (one,) = guard.end_step(0)
+            assert (float(one.imbalance), one.placement) == (imbalance, placement.name)
+    with pytest.raises(InputError, match="the table is of placement round-robin, the guard of contiguous"):
+        AllowanceGuard(table(placement="round-robin"), ep=4)
