@@ -48,14 +48,12 @@ def repeated_text(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_l
     """Every distinct segment of the counts, weighted by its tokens; each EP size divides the number of blocks."""
     segments, first = np.unique(counts.segment_ids, return_index=True)
     tokens_S = counts.num_tokens[first]
-    loads_SBL = counts.loads_SBL[segments]
-    loads_BSL = loads_SBL.swapaxes(0, 1)
-    num_layers = loads_SBL.shape[2]
-    rows_SL = loads_SBL.sum(axis=1)
+    loads_BSL = np.moveaxis(counts.loads_SBL[segments], 1, 0)
+    num_layers = loads_BSL.shape[2]
+    rows_SL = loads_BSL.sum(axis=0)
     found = np.empty((len(eps), 1 + (num_layers if by_layer else 0)))
     for place, ep in enumerate(eps):
-        busiest_SL = rank_loads(loads_BSL, ep, is_strided=counts.is_strided).max(axis=0)
-        ratios_SL = busiest_SL * ep / rows_SL
+        ratios_SL = rank_loads(loads_BSL, ep, is_strided=counts.is_strided).max(axis=0) * ep / rows_SL
         found[place, 0] = _quantile(ratios_SL.max(axis=1), tokens_S)
         for layer in range(num_layers) if by_layer else ():
             found[place, 1 + layer] = _quantile(ratios_SL[:, layer], tokens_S)

@@ -127,6 +127,10 @@ def test_repeated_text_is_as_uneven_as_the_segments_that_one_token_in_twenty_sta
     assert found.imbalance_NC.tolist() == [[1.5, 1.5]]
     assert found.share == Fraction(1, 2)  # twice the 100 tokens of either trajectory
     assert repeated_text(replace(counts, num_tokens=np.where(ids == 19, 20, 10)), **asked).imbalance_NC.tolist() == [[2, 2]]
+    # Blocks of 3, 0, 1, 0 rows: 3 x 2 / 4 on the first half of the blocks, all of them on every second.
+    blocks = replace(counts, loads_SBL=np.tile(np.array([[3.0], [0.0], [1.0], [0.0]]), (20, 1, 1)))
+    assert repeated_text(blocks, **asked).imbalance_NC.tolist() == [[1.5, 1.5]]
+    assert repeated_text(replace(blocks, is_strided=True), **asked).imbalance_NC.tolist() == [[2, 2]]
 
 
 def test_repeated_text_is_dealt_by_the_counts_own_placement():
