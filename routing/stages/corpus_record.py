@@ -1,6 +1,7 @@
 """What a manifest says of the trajectories that were read, and of a run's sizes."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,21 @@ from routing.core.segments import PrefixTree
 from routing.corpus.sequences import ReadCorpus
 from routing.store.manifest import CorpusRecord, FileRecord, Manifest, RefusalRecord
 from routing.store.run import run_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSizes:
+    """What every result of writing a run begins with."""
+
+    run: str
+    tokens_logical: int
+    tokens_packed: int
+    segments: int
+    trajectories: int
+    refused: int
+    layers: int
+    experts: int
+    top_k: int
 
 
 def corpus_record(corpus: ReadCorpus, tree: PrefixTree, *, segment_tokens: int) -> CorpusRecord:
@@ -34,7 +50,7 @@ def corpus_record(corpus: ReadCorpus, tree: PrefixTree, *, segment_tokens: int) 
 
 
 def counts(out: Path, manifest: Manifest) -> dict[str, Any]:
-    """The sizes that a plan and every result share."""
+    """The fields of `RunSizes`, which a plan has too, from a manifest."""
     return {
         "run": run_name(out),
         "tokens_logical": manifest.corpus.tokens_logical,

@@ -18,10 +18,9 @@ from routing.corpus.strict_json import printable
 from routing.corpus.tree import tree_tables
 from routing.recorded.counts import UnitCounts, dense_units, read_count_table
 from routing.recorded.dumps import META, read_sglang, read_trtllm, step_units
-from routing.stages.corpus_record import corpus_record, require_plain
-from routing.stages.importing import UNKNOWN, Imported, ImportResult, file_account, require_free, write_import
+from routing.stages.corpus_record import corpus_record
+from routing.stages.importing import UNKNOWN, Imported, ImportResult, file_account, settled_label, write_import
 from routing.store.manifest import Recording
-from routing.store.run import require_run_name, run_name
 
 _FORMATS = {b"PK\x03\x04": "sglang-recorder", b"PAR1": "parquet"}  # by the first four bytes
 
@@ -75,12 +74,7 @@ class _Counted:
 
 def import_counts(request: CountsRequest, note: Callable[[str], None]) -> ImportResult:
     """Reads and checks every file, then writes the run: each unit one trajectory of one segment that shares nothing."""
-    require_run_name(request.out)
-    require_free(request.out)
-    label = run_name(request.out) if request.label is None else request.label
-    require_plain("--label", label)
-    if request.engine is not None:
-        require_plain("--engine", request.engine)
+    label = settled_label(request.out, label=request.label, engine=request.engine)
     model, architecture, config_sha256 = _model(request)
     repairs: Counter[str] = Counter()
     read = _read(request, model, repairs)

@@ -21,10 +21,9 @@ from routing.recorded.count import Providers, counted, providers, uncovered
 from routing.recorded.faults import FaultError, require_layers_differ
 from routing.recorded.routes import AskedRepairs, LayerDigests, Recorded, held_to_model, recorded_layers
 from routing.recorded.rows import ROW_KEYS, read_recorded, sequences
-from routing.stages.corpus_record import corpus_record, require_plain
-from routing.stages.importing import Imported, ImportResult, file_account, require_free, write_import
+from routing.stages.corpus_record import corpus_record
+from routing.stages.importing import Imported, ImportResult, file_account, settled_label, write_import
 from routing.store.manifest import Recording
-from routing.store.run import require_run_name, run_name
 
 Row = tuple[int, Mapping[str, Any]]
 
@@ -53,12 +52,7 @@ class _Kept:
 
 def import_routes(request: RoutesRequest, note: Callable[[str], None]) -> ImportResult:
     """Reads and checks every file, then writes the run; CheckFailedError, without --skip-bad, for the first bad sequence."""
-    require_run_name(request.out)
-    require_free(request.out)
-    label = run_name(request.out) if request.label is None else request.label
-    require_plain("--label", label)
-    if request.engine is not None:
-        require_plain("--engine", request.engine)
+    label = settled_label(request.out, label=request.label, engine=request.engine)
     model = read_model(request.model)
     layers = recorded_layers(model.shape, request.asked)
     repairs: Counter[str] = Counter()

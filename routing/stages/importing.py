@@ -16,30 +16,21 @@ from routing.core.shapes import ModelShape
 from routing.corpus.containers import hash_path
 from routing.corpus.sequences import CorpusFile
 from routing.corpus.strict_json import printable
-from routing.stages.corpus_record import counts
+from routing.stages.corpus_record import RunSizes, counts, require_plain
 from routing.stages.provenance import tool_commit, utc_now, versions
 from routing.store.loads import loads_table, require_conserved
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, Manifest, PolicyRecord, Recording, Settings
-from routing.store.run import MANIFEST_NAME, Run, RunWriter, content_hash, read_manifest, writing
+from routing.store.run import MANIFEST_NAME, Run, RunWriter, content_hash, read_manifest, require_run_name, run_name, writing
 
 UNKNOWN = "unknown"  # stands where a measured run has a hash or a name; never 64 hexadecimal digits
 ROWS_PER_PART = 1 << 22  # of loads; four row groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImportResult:
+class ImportResult(RunSizes):
     """What was imported; `origin` says that no forward pass of ours made it. `missing_layers` is null where nobody knows."""
 
-    run: str
     origin: str
-    tokens_logical: int
-    tokens_packed: int
-    segments: int
-    trajectories: int
-    refused: int
-    layers: int
-    experts: int
-    top_k: int
     missing_layers: tuple[int, ...] | None
     repairs: dict[str, int]
     unknown: tuple[str, ...]
@@ -66,7 +57,18 @@ class Imported:
     command: tuple[str, ...]
 
 
-def require_free(out: Path) -> None:
+def settled_label(out: Path, *, label: str | None, engine: str | None) -> str:
+    """The run's label, its folder's name unless told; InputError where the folder, the label or the engine can't be taken."""
+    require_run_name(out)
+    _require_free(out)
+    settled = run_name(out) if label is None else label
+    require_plain("--label", settled)
+    if engine is not None:
+        require_plain("--engine", engine)
+    return settled
+
+
+def _require_free(out: Path) -> None:
     """InputError where `out` holds a run that an import would replace; an unfinished import is begun again."""
     if (out / MANIFEST_NAME).exists():
         found = read_manifest(out)
@@ -90,7 +92,7 @@ def write_import(out: Path, imported: Imported, note: Callable[[str], None]) -> 
     with writing(out) as notices:
         for notice in notices:
             note(notice)
-        require_free(out)
+        _require_free(out)
         writer = RunWriter(out, _manifest(imported, num_parts=len(parts)))
         writer.update()
         for table, rows in imported.tables.items():

@@ -17,7 +17,7 @@ from routing.measure.forward import Budget, TokenIds, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
-from routing.stages.corpus_record import counts
+from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.provenance import utc_now
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
@@ -27,18 +27,9 @@ from routing.store.worker_parts import remove_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MeasureResult:
+class MeasureResult(RunSizes):
     """What was measured; `elapsed_s` sums the forward passes over all calls that built the run."""
 
-    run: str
-    tokens_logical: int
-    tokens_packed: int
-    segments: int
-    trajectories: int
-    refused: int
-    layers: int
-    experts: int
-    top_k: int
     elapsed_s: float
 
 

@@ -11,7 +11,7 @@ from routing.core.worker import Worker
 from routing.measure.plan import PartPlan, deal_parts
 from routing.measure.policy import load_policy
 from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
-from routing.stages.corpus_record import counts
+from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions, settle_implementations
 from routing.store.manifest import Manifest
 from routing.store.run import RunWriter, manifest_turn, open_run, part_name, read_manifest, working
@@ -19,23 +19,14 @@ from routing.store.worker_parts import clear_unfinished, commit_part, gather, is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShareResult:
+class ShareResult(RunSizes):
     """What one worker did, and where the whole run stands; `elapsed_s` sums the forward passes of all workers."""
 
-    run: str
     worker: str
     parts_measured: int
     parts_done: int
     parts: int
     state: str
-    tokens_logical: int
-    tokens_packed: int
-    segments: int
-    trajectories: int
-    refused: int
-    layers: int
-    experts: int
-    top_k: int
     elapsed_s: float
 
 
