@@ -36,6 +36,7 @@ FLAGS = {
     "replay": "WAVE --allowances --json --model --recorded",
     "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",
     "show": "RUNS --json",
+    "sql": "RUNS_AND_QUERY --batch-tokens --ep --format --json --memory-gb --order --placement --time-s --view",
     "wave": "--adapter-rank --cp --ep --lengths --model",
 }
 
