@@ -10,6 +10,7 @@ import argparse
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from routing.fit import gumbel, resample
 from routing.fit.counts import Counts
 from routing.fit.headroom import HEADROOM
 from routing.fit.recut import RealBatches, real_batches
+from routing.fit.repeated import repeated_text
 from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
 from routing.query.imbalance import tabulated
 from routing.query.loads import segment_loads
@@ -31,7 +33,7 @@ Values = npt.NDArray[np.float64]
 EPS = (2, 4, 8)
 NUM_FITTED, NUM_STRATA, NUM_ORDERS = 17, 3, 4
 TRUE_SHARE = 1 - gumbel.PASSED
-RULES = ("observed max", "headroom", "free-shape GEV", "H", "S", "max(H, S)", "default", "default, up to 0.1")
+RULES = ("observed max", "headroom", "free-shape GEV", "H", "S", "max(H, S)", "R", "default", "default, up to 0.1")
 FRESH = ("same mix", "one stratum", "other policy", "other strata")
 
 
@@ -159,16 +161,18 @@ def _first_batches(counts: Counts, batch_tokens: int) -> Counts | None:
     return None
 
 
-def _levels(sample: Counts, batch_tokens: int, eps: Sequence[int], seed: int) -> tuple[Values, Values]:
-    """(H, S) by EP size; nan where the rule has too few units or, for S, too few tokens."""
+def _levels(sample: Counts, batch_tokens: int, eps: Sequence[int], seed: int) -> tuple[Values, Values, Values]:
+    """(H, S, R) by EP size; nan where the rule has too few units or, for S, too few tokens."""
     none = np.full(len(eps), np.nan)
     if len(sample.own_units) < MIN_UNITS:
-        return none, none
+        return none, none, none
     asked = {"batch_tokens": batch_tokens, "eps": tuple(eps), "by_layer": False, "seed": seed}
     parts = [sample.of_strata(frozenset([name])) for name in sample.strata] if len(sample.strata) > 1 else []
     parts = [one for one in parts if len(one.own_units) >= MIN_UNITS and one.num_tokens_packed >= batch_tokens]
     mix, *strata = (resample.resampled_levels(one, **asked).high_NC[:, 0] for one in (sample, *parts))  # type: ignore[arg-type]
-    return mix, np.max(strata, axis=0) if strata else none
+    text = repeated_text(sample, batch_tokens=batch_tokens, eps=eps, by_layer=False)
+    loops = np.array([float(text.bound((place, 0), Fraction(mix[place]))) for place in range(len(eps))])
+    return mix, np.max(strata, axis=0) if strata else none, loops
 
 
 def _worsts(batches: Sequence[RealBatches], at: int, layers: slice) -> Values:
@@ -179,19 +183,18 @@ def _worsts(batches: Sequence[RealBatches], at: int, layers: slice) -> Values:
     return np.concatenate(found) if found else np.zeros(0)
 
 
-def _bounds(seen: Values, mix: float, stratum: float) -> dict[str, float]:
+def _bounds(seen: Values, mix: float, stratum: float, loop: float) -> dict[str, float]:
     seen = seen[:NUM_FITTED]
     assert len(seen) >= MIN_BATCHES
     observed = float(seen.max())
     headroom = 1 + float(HEADROOM) * (observed - 1)
     both = float(np.fmax(mix, stratum))
-    default = max(observed, both) if np.isfinite(both) else headroom
+    default = max(observed, both, loop) if np.isfinite(mix) else headroom
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unusable fit shows in the table
         free = float(stats.genextreme.isf(gumbel.PASSED, *stats.genextreme.fit(seen)))
-    return dict(
-        zip(RULES, (observed, headroom, free, mix, stratum, both, default, ceil(10 * round(default, 9)) / 10), strict=True)
-    )
+    up = ceil(10 * round(default, 9)) / 10
+    return dict(zip(RULES, (observed, headroom, free, mix, stratum, both, loop, default, up), strict=True))
 
 
 def main() -> None:

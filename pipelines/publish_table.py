@@ -7,6 +7,7 @@ A table that already says the same is left as it is, with its time; a person's c
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from routing.core.allowance import AllowanceTable, Generated
@@ -25,18 +26,20 @@ REFERENCE_BATCH_TOKENS = 200_000
 OUT = Path("allowances.yaml")
 
 
-def published_table(figures: Path, generated: Generated) -> tuple[AllowanceTable, str]:
-    """(The table of the choices above, what it rests on in one line)."""
+def published_table(figures: Path, generated: Generated, eps: Sequence[int] = ()) -> tuple[AllowanceTable, str]:
+    """(The table of the choices above, what it rests on in one line); `eps` are sizes to have beside those of the figures."""
     model = table_model(MODEL, find_shape(MODEL).routed, ALIASES)
     rows = read_published_worsts(figures)
-    table, cautions = fit_published(rows, model=model, reference_batch_tokens=REFERENCE_BATCH_TOKENS, generated=generated)
+    table, cautions = fit_published(
+        rows, model=model, reference_batch_tokens=REFERENCE_BATCH_TOKENS, generated=generated, eps=eps
+    )
     return table, "; ".join(caution.message for caution in cautions)
 
 
-def publish(figures: Path, out: Path) -> str:
+def publish(figures: Path, out: Path, eps: Sequence[int] = ()) -> str:
     """Writes `out` where its entries would change; returns what was done."""
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
-    table, rests_on = published_table(figures, generated)
+    table, rests_on = published_table(figures, generated, eps)
     if _holds(out, table):
         return f"{out}: up to date; {rests_on}"
     rewrite_table(out, table)
@@ -57,9 +60,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fit the committed allowance table to published figures.")
     parser.add_argument("--figures", type=Path, default=FIGURES, help="the CSV of published worsts")
     parser.add_argument("--out", type=Path, default=OUT, help="the table to write")
+    parser.add_argument("--ep", type=int, nargs="+", default=(), help="EP sizes to imply where the figures lack them")
     asked = parser.parse_args()
     try:
-        print(publish(asked.figures, asked.out), file=sys.stderr)
+        print(publish(asked.figures, asked.out, asked.ep), file=sys.stderr)
     except RoutingError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

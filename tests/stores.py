@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from routing.core.observed import MeasuredRun
 from routing.core.shapes import ModelShape
+from routing.query.imbalance import observed_run, tabulated
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, PolicyRecord, Settings
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
 from routing.store.schemas import SCHEMAS
@@ -212,3 +214,9 @@ def _tree(paths: Sequence[Sequence[int]], segment_tokens: Sequence[int]) -> tupl
             parents[child] = parent
             starts[child] = starts[parent] + segment_tokens[parent]
     return parents, starts
+
+
+def measured_run(run: Run, *, eps: Sequence[int], batch_sizes: Sequence[int]) -> MeasuredRun:
+    """The run as the fit takes it, in the packed view and the order of the corpus."""
+    with tabulated(run, eps=eps, batch_sizes=batch_sizes, view="packed", order="corpus") as tables:
+        return observed_run(run, tables, eps=eps, view="packed", order="corpus")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import allowing, asking, estimating, importing, placing, refreshing, reporting, tables
+from routing.cli import allowing, asking, estimating, fitted, importing, placing, refreshing, reporting, tables
 from routing.cli.common import (
     DEFAULT_BATCH_TOKENS,
     BatchTokens,
@@ -182,7 +182,7 @@ def fit(
         placement=find_placement(placement),
     )
     warn(answer.warnings)
-    print_answer(answer.table, as_json, tables.show_allowances)
+    print_answer(answer.table, as_json, fitted.show_fit)
     typer.echo(f"{out}: written", err=True)
 
 

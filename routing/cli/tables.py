@@ -30,33 +30,6 @@ def show_imbalance(answer: dict[str, Any]) -> None:
     print_table(table)
 
 
-def show_allowances(table: dict[str, Any]) -> None:
-    """The entries of a table: the factor, what it rests on, what binds."""
-    view = Table(title=f"allowances for {table['model']['name']} ({table['placement']} placement)")
-    names = ("ep", "batch tokens", "layer", "allowance", "status", "observed max", "where", "batches", "units", "binds", "slack")
-    for name in names:
-        view.add_column(name, justify="left" if name in ("status", "where", "binds") else "right")
-    for entry in table["entries"]:
-        evidence, most = entry["evidence"], entry["evidence"]["observed_max"] or {}
-        where = f"{most['label']}, layer {most['layer']}, batch {most['batch']}, rank {most['rank']}" if most else None
-        counts = (evidence["num_batches"], evidence["num_units"], evidence["binds"], evidence["slack"])
-        size = format_size(entry["batch_tokens"])
-        cells = (
-            entry["ep"],
-            size,
-            entry["layer"],
-            f"{entry['allowance']:g}",
-            entry["status"],
-            most.get("imbalance"),
-            where,
-            *counts,
-        )
-        view.add_row(*map(_cell, cells))
-    print_table(view)
-    for sentence in dict.fromkeys(one for entry in table["entries"] for one in entry["evidence"]["coverage"]):
-        print(f"- {sentence}")
-
-
 def show_runs(answer: dict[str, Any]) -> None:
     """Each run's facts, nested ones indented."""
     for facts in answer["runs"]:

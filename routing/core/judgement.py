@@ -9,7 +9,8 @@ from typing import Literal
 class Level:
     """The imbalance that a batch of one run passes with probability 1e-3, and the 95% interval over resampled pools of units.
 
-    `stratum` is null for the mix of all of the run's strata. `high` is what bounds the allowance.
+    `stratum` is null for the mix of all of the run's strata. `high` bounds the allowance from
+    below.
     """
 
     run: str

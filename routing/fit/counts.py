@@ -39,6 +39,16 @@ class Counts:
         return int(self.num_tokens[first].sum())
 
     @property
+    def num_trajectories(self) -> int:
+        """Trajectories that have a step here."""
+        return len(np.unique(self.trajectory_ids))
+
+    @property
+    def longest_trajectory_tokens(self) -> int:
+        """Tokens of the longest of these, shared segments with it; a batch that is no larger may lie inside it."""
+        return int(np.bincount(self.trajectory_ids, weights=self.num_tokens).max())
+
+    @property
     def units(self) -> frozenset[str]:
         """Names of the units that have a step here."""
         return frozenset(self.unit_names[place] for place in np.unique(self.units_T[self.trajectory_ids]).tolist())

@@ -3,6 +3,8 @@
 All streams go on side by side, a batch at a time. A batch that begins in a unit takes its tail; then as many whole units as
 surely fit, told by the running sum of own tokens; then unit after unit, until one is cut. Which shared segments a batch has met
 is a row of bits, so that a unit's join by one `or`.
+
+K streams of N draws each, D = K x N draws in one list, U units of P steps, W words of bits; a 1 is one more.
 """
 
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ several units pass through it (a policy prompt), else it is its unit's **own**. 
     the tail of the unit it begins in + whole units + the head of the unit it ends in + each shared segment in them once
 
 or a window of one unit. Own segments that a unit's trajectories repeat count once a batch and draw of the unit.
+
+P steps of U units, S segments of which X are shared, W words of bits, F columns of loads (blocks x layers); a 1 is one more.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ Bits = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """P steps of U units; unit u holds the steps from starts_U1[u] to starts_U1[u + 1].
+    """Unit u holds the steps from starts_U1[u] to starts_U1[u + 1].
 
     `is_first_P` and `is_last_P` mark the first and the last of equal segments within the unit; `shared_P` numbers shared
     segments from 0 and is -1 at an own segment. `tail_own_P` are own tokens from a step to its unit's end, each segment once.
@@ -139,24 +141,24 @@ def before(values: Integers) -> Integers:
     return np.append(0, np.cumsum(values))
 
 
-def own_rows(layout: Layout, loads_SX: Floats) -> Floats:
-    """Loads of own segments alone: P tails, then P heads, each up to and with its step. Columns are as in `loads_SX`.
+def own_rows(layout: Layout, loads_SF: Floats) -> Floats:
+    """Loads of own segments alone: P tails, then P heads, each up to and with its step. Columns are as in `loads_SF`.
 
     A whole unit is the tail of its first step.
     """
-    own_PX = loads_SX[layout.segments_P] * (layout.shared_P < 0)[:, None]
-    tails_PX = _tails(layout.starts_U1, layout.unit_P, own_PX * layout.is_last_P[:, None])
-    first_PX = own_PX * layout.is_first_P[:, None]
-    upto_PX = np.cumsum(first_PX, axis=0)
-    begins_UX = upto_PX[layout.starts_U1[:-1]] - first_PX[layout.starts_U1[:-1]]
-    return np.concatenate([tails_PX, upto_PX - begins_UX[layout.unit_P]])
+    own_PF = loads_SF[layout.segments_P] * (layout.shared_P < 0)[:, None]
+    tails_PF = _tails(layout.starts_U1, layout.unit_P, own_PF * layout.is_last_P[:, None])
+    first_PF = own_PF * layout.is_first_P[:, None]
+    upto_PF = np.cumsum(first_PF, axis=0)
+    begins_UF = upto_PF[layout.starts_U1[:-1]] - first_PF[layout.starts_U1[:-1]]
+    return np.concatenate([tails_PF, upto_PF - begins_UF[layout.unit_P]])
 
 
-def _tails(starts_U1: Integers, unit_P: Integers, values_PX: Floats) -> Floats:
+def _tails(starts_U1: Integers, unit_P: Integers, values_PF: Floats) -> Floats:
     """From each step to the end of its unit."""
-    upto_PX = np.cumsum(values_PX, axis=0)
-    ends_UX = upto_PX[starts_U1[1:] - 1]
-    return np.asarray(ends_UX[unit_P] - upto_PX + values_PX)
+    upto_PF = np.cumsum(values_PF, axis=0)
+    ends_UF = upto_PF[starts_U1[1:] - 1]
+    return np.asarray(ends_UF[unit_P] - upto_PF + values_PF)
 
 
 def _sums(starts_U1: Integers, values_P: Integers) -> Integers:

@@ -28,6 +28,7 @@ from routing.core.published import PublishedWorst
 from routing.core.units import format_size
 from routing.fit.evidence import fine, slack
 from routing.fit.headroom import HEADROOM, METHOD, headroom_allowances
+from routing.fit.implied import implied_entries
 from routing.fit.sentences import ceiling_sentence, coverage_sentence
 from routing.fit.steps import Allowed
 from routing.fit.table import assemble
@@ -57,11 +58,17 @@ class _Claims:
 
 
 def fit_published(
-    rows: Sequence[PublishedWorst], *, model: TableModel, reference_batch_tokens: int, generated: Generated
+    rows: Sequence[PublishedWorst],
+    *,
+    model: TableModel,
+    reference_batch_tokens: int,
+    generated: Generated,
+    eps: Sequence[int] = (),
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
-    """(An entry for every EP size at the reference batch size, what the table rests on).
+    """(An entry for every EP size of the rows at the reference batch size, what the table rests on).
 
-    Raises InputError for an EP size without a measured value at the reference: a floor alone fits nothing.
+    Those of `eps` that no row is about get entries that the others imply. Raises InputError for one that doesn't divide the
+    experts, and for rows without a measured value at the reference: a floor alone fits nothing.
     """
     claims = [_claims(rows, ep, reference_batch_tokens) for ep in sorted({row.ep for row in rows})]
     if not claims:
@@ -80,8 +87,10 @@ def fit_published(
         )
         for one in claims
     )
+    implied = tuple(implied_entries(entries, eps=eps, model=model))
     rests = [sentence for one in claims for _, sentence in _rests_on(one, fitted[one.ep])]
-    return assemble(entries, model, generated), (Caution(code="published", message="; ".join(rests)),)
+    rests += [f"EP {one.ep} has no data and is implied by {one.evidence.binds}" for one in implied]
+    return assemble((*entries, *implied), model, generated), (Caution(code="published", message="; ".join(rests)),)
 
 
 def _claims(rows: Sequence[PublishedWorst], ep: int, batch_tokens: int) -> _Claims:

@@ -3,6 +3,9 @@
 A pool is as many units as there are, drawn with replacement; the first pool is the units themselves. Each pool's batches are
 cut from streams of units drawn with replacement from it, until it has NUM_BATCHES. A batch's loads are sums of whole numbers,
 so each imbalance is the same division that the queries make.
+
+N EP sizes, C columns (the worst over layers, then each layer), G pools, U units, P steps, K streams, M batches, R rows of own
+loads, X shared segments, S segments, B blocks of experts, L layers, F = B x L flat. Samples are [G, N, C, M].
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,13 +60,13 @@ class _Sampler:
     def __init__(self, counts: Counts, layout: Layout, *, batch_tokens: int, eps: Sequence[int], by_layer: bool) -> None:
         self.layout, self.batch_tokens, self.eps, self.by_layer = layout, batch_tokens, tuple(eps), by_layer
         self.blocks_layers, self.is_strided = counts.loads_SBL.shape[1:], counts.is_strided
-        loads_SX = counts.loads_SBL.reshape(len(counts.loads_SBL), -1)
+        loads_SF = counts.loads_SBL.reshape(len(counts.loads_SBL), -1)
         self.ends_P = window_ends(layout, batch_tokens)
-        self.own_X, self.shared_X = own_rows(layout, loads_SX), loads_SX[layout.shared_segments_X]
-        windows = window_parts(layout, self.ends_P, num_segments=len(loads_SX))
+        self.own_RF, self.shared_XF = own_rows(layout, loads_SF), loads_SF[layout.shared_segments_X]
+        windows = window_parts(layout, self.ends_P, num_segments=len(loads_SF))
         none = np.zeros((windows.shape[0], 0), dtype=np.bool_)
         self.windows_NCP = np.zeros((len(eps), self.num_columns, layout.num_steps))
-        self.windows_NCP[:, :, self.ends_P >= 0] = self._imbalances(windows, loads_SX, none, loads_SX[:0])
+        self.windows_NCP[:, :, self.ends_P >= 0] = self._imbalances(windows, loads_SF, none, loads_SF[:0])
         consumed = batch_tokens + layout.tokens_P.mean() / 2
         self.num_draws = max(_LEAST_DRAWS, int(np.ceil(_BATCHES_PER_STREAM * consumed / layout.own_tokens_U.mean())))
         self.num_streams = int(np.ceil(1.1 * NUM_BATCHES * consumed / layout.own_tokens_U.mean() / self.num_draws))
@@ -106,37 +109,37 @@ class _Sampler:
     def imbalances(self, cut: Cut) -> Floats:
         """[EP size, column, batch] of every batch of `cut`."""
         crossing = cut.window < 0
-        found = self._imbalances(cut.own, self.own_X, cut.shared, self.shared_X)
+        found = self._imbalances(cut.own, self.own_RF, cut.shared, self.shared_XF)
         if crossing.all():
             return found
         every = self.windows_NCP[:, :, np.maximum(cut.window, 0)]
         every[:, :, crossing] = found
         return every
 
-    def _imbalances(self, own: sparse.csr_array, own_X: Floats, shared: Booleans, shared_X: Floats) -> Floats:
+    def _imbalances(self, own: sparse.csr_array, own_RF: Floats, shared: Booleans, shared_XF: Floats) -> Floats:
         """Of batches whose loads are the sum of both matrix products."""
         found = np.empty((len(self.eps), self.num_columns, len(shared)))
-        step = max(1, _FLOATS_IN_CACHE // max(1, own_X.shape[1]))
+        step = max(1, _FLOATS_IN_CACHE // max(1, own_RF.shape[1]))
         for start in range(0, len(shared), step):
             stop = min(len(shared), start + step)
-            loads_NX = np.asarray(_rows(own, start, stop) @ own_X)
-            if len(shared_X):
-                loads_NX += shared[start:stop].astype(np.float64) @ shared_X
-            loads_BLN = np.ascontiguousarray(loads_NX.T).reshape(*self.blocks_layers, -1)
-            self._of_loads(loads_BLN, found[:, :, start:stop])
+            loads_MF = np.asarray(_rows(own, start, stop) @ own_RF)
+            if len(shared_XF):
+                loads_MF += shared[start:stop].astype(np.float64) @ shared_XF
+            loads_BLM = np.ascontiguousarray(loads_MF.T).reshape(*self.blocks_layers, -1)
+            self._of_loads(loads_BLM, found[:, :, start:stop])
         return found
 
-    def _of_loads(self, loads_BLN: Floats, found: Floats) -> None:
+    def _of_loads(self, loads_BLM: Floats, found: Floats) -> None:
         """Into `found`: busiest rank x EP size / rows, per layer, and the worst of the layers before them.
 
         Batches are the last axis, where neighbours in memory are.
         """
-        rows_LN = loads_BLN.sum(axis=0)
+        rows_LM = loads_BLM.sum(axis=0)
         for place, ep in enumerate(self.eps):
-            ratios_LN = rank_loads(loads_BLN, ep, is_strided=self.is_strided).max(axis=0) * ep / rows_LN
-            found[place, 0] = ratios_LN.max(axis=0)
+            ratios_LM = rank_loads(loads_BLM, ep, is_strided=self.is_strided).max(axis=0) * ep / rows_LM
+            found[place, 0] = ratios_LM.max(axis=0)
             if self.by_layer:
-                found[place, 1:] = ratios_LN
+                found[place, 1:] = ratios_LM
 
 
 def _num(found: Sequence[Floats]) -> int:

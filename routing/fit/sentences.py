@@ -6,7 +6,7 @@ from decimal import Decimal
 from routing.core.judgement import HeldOut
 from routing.fit.cell import Cell
 from routing.fit.judge import held_out_sentence
-from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
+from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
 
 NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
 _CONFIDENCE = 0.95
@@ -29,7 +29,11 @@ def cell_warnings(cell: Cell) -> tuple[str, ...]:
     for run, worsts in zip(cell.runs, cell.observed, strict=True):
         if len(worsts.worsts) < 2:
             warnings.append(f"few_batches: {run.run} has {len(worsts.worsts)} full batches of {cell.batch_tokens} tokens")
+    _, needed = NEEDED_BATCHES[-1]
     for run, levels in cell.levels():
+        if levels.repeated.share == 1 and levels.num_trajectories < needed:
+            few = f"{levels.num_trajectories} trajectories, any of which may be a batch, below {needed} (99% at 95% confidence)"
+            warnings.append(f"low_evidence: {run.run}: {few}")
         if levels.thin_strata:
             few = f"below {MIN_UNITS} units or {cell.batch_tokens} tokens"
             warnings.append(f"thin_strata: {run.run}: not resampled by themselves, {few}: {', '.join(levels.thin_strata)}")
@@ -55,6 +59,14 @@ def validated_sentences(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str
             yield f"{run.label}: validated on either half of its units against the other; that is no proof."
 
 
+def repeated_sentence(label: str, levels: Resampled, ep: int) -> str:
+    """How uneven repeated text is taken to be, and how much of a batch."""
+    return (
+        f"{label}: a loop's text is taken to show {float(levels.repeated_text(ep)):.4f} at EP {ep}, "
+        f"in {float(levels.repeated.share):.0%} of a batch."
+    )
+
+
 def more_units_sentence(label: str, num_batches: int, num_units: int) -> str:
     """How many more units would cover 95% and 99% of batches at 95% confidence, at as many batches a unit."""
     lacking = [
@@ -70,6 +82,7 @@ def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()
         coverage_sentence(run.label, len(worsts.worsts), cell.batch_tokens, len(worsts.units)) for run, worsts in counted
     ]
     if cell.is_resampled:
+        sentences += [repeated_sentence(run.label, levels, cell.ep) for run, levels in cell.levels()]
         sentences += [more_units_sentence(run.label, len(worsts.worsts), len(worsts.units)) for run, worsts in counted]
     sentences += [held_out_sentence(one, ep=cell.ep, batch_tokens=cell.batch_tokens) for one in held_out]
     return (*sentences, *validated_sentences(held_out, cell), ceiling_sentence(ceiling))

@@ -60,15 +60,3 @@ def within(layer: Mapping[Place, Allowed], of_all: Mapping[Place, Allowed]) -> d
         else one
         for place, one in layer.items()
     }
-
-
-def implied_allowance(ep: int, fitted: Mapping[int, Decimal], *, num_experts: int, top_k: int) -> tuple[Decimal, str]:
-    """(What fitted EP sizes say of one without data, which of them decides): nested ranks, so only along divisibility.
-
-    min of (ep / n) x allowance(n) over divisors n, allowance(N) over multiples N, and the proven ceiling.
-    """
-    ceiling, _ = proven_ceiling(ep, num_experts=num_experts, top_k=top_k)
-    known = [(ceiling, "ceiling")]
-    known += [(ep // one * allowance, f"ep={one}") for one, allowance in sorted(fitted.items()) if ep % one == 0]
-    known += [(allowance, f"ep={one}") for one, allowance in sorted(fitted.items()) if one % ep == 0]
-    return min(known, key=lambda bound: bound[0])

@@ -66,14 +66,6 @@ def imbalance_rows(
     return rows, tables.cautions
 
 
-def measured_run(
-    run: Run, *, eps: Sequence[int], batch_sizes: Sequence[int], view: str = "packed", order: Order = CORPUS_ORDER
-) -> tuple[MeasuredRun, tuple[Caution, ...]]:
-    """(the run as the fit takes it, warnings); raises as `imbalance_rows` does."""
-    with tabulated(run, eps=eps, batch_sizes=batch_sizes, view=view, order=order) as tables:
-        return observed_run(run, tables, eps=eps, view=view, order=order), tables.cautions
-
-
 def observed_run(run: Run, tables: Tabulated, *, eps: Sequence[int], view: str, order: Order) -> MeasuredRun:
     """The run as the fit takes it, from tables that hold these EP sizes in this view and order."""
     manifest = run.manifest

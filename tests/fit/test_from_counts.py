@@ -4,9 +4,8 @@ from decimal import Decimal
 
 from routing.core.allowance import Generated
 from routing.fit.table import fit_runs
-from routing.query.imbalance import measured_run
 from routing.store.allowances import read_table, write_table
-from tests.stores import write_tiny_run
+from tests.stores import measured_run, write_tiny_run
 
 GENERATED = Generated(tool_version="0.1.0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
 
@@ -22,7 +21,7 @@ def test_counts_become_a_table_that_reads_back(tmp_path):
         tmp_path / "tuned", loads={(0, 0): even, (1, 0): last, (2, 0): last, (3, 0): last}, label="tuned", **tree
     )
     asked = {"eps": [2, 4], "batch_sizes": [40, 20, 10]}
-    runs = [measured_run(run, **asked)[0] for run in (base, tuned)]
+    runs = [measured_run(run, **asked) for run in (base, tuned)]
     table, cautions = fit_runs(runs, model_name="toy", generated=GENERATED)
 
     # Base, batch 0: experts 8, 4, 4, 4: EP 2 12 x 2 / 20 = 1.2, EP 4 8 x 4 / 20 = 1.6. Tuned, batch 1: 4, 4, 4, 8: the same,

@@ -4,40 +4,11 @@ from decimal import Decimal
 
 import pytest
 
-from routing.core.allowance import Generated, entry_faults
+from routing.core.allowance import entry_faults
 from routing.core.errors import InputError
-from routing.core.published import PublishedWorst
-from routing.core.shapes import ModelShape
 from routing.fit.published import fit_published
 from routing.fit.table import table_model
-
-SHAPE = ModelShape(num_layers=40, moe_layers=tuple(range(40)), num_experts=256, top_k=8, hidden_size=2048, expert_ffn_size=512)
-GENERATED = Generated(tool_version="0.1.0", tool_commit=None, generated_at="2025-01-01T00:00:00Z")
-
-
-def _row(policy, kind, ep, worst, *, batch_tokens=None, tokens=None, source="said so"):
-    return PublishedWorst(
-        policy=policy, kind=kind, ep=ep, batch_tokens=batch_tokens, worst_imbalance=Decimal(worst), tokens=tokens, source=source
-    )
-
-
-def _measured(policy, ep, worst, *, batch_tokens=200_000, tokens=3_500_000):
-    return _row(policy, "measured", ep, worst, batch_tokens=batch_tokens, tokens=tokens)
-
-
-# As published for 256 experts, top-8, batches of 200k tokens.
-MEASURED = (
-    _measured("pretrained", 2, "1.22"),
-    _measured("pretrained", 4, "1.40"),
-    _measured("pretrained", 8, "1.62"),
-    _measured("trained", 2, "1.24"),
-    _measured("trained", 4, "1.41"),
-    _measured("trained", 8, "1.61"),
-)
-SMALL = _row("rollouts", "small_sample", 8, "1.95", source="a small sample")
-INFERRED = _row("production", "inferred", 2, "1.35", source="one production run")
-CONTEXT = _row("any", "context", 2, "1.24", source="worst per layer 1.16 to 1.24")
-ALL = (*MEASURED, SMALL, INFERRED, CONTEXT)
+from tests.fit.figures import ALL, GENERATED, SHAPE, measured, row
 
 
 def _fit(*rows, batch_tokens=200_000):
@@ -107,7 +78,7 @@ def test_tokens_are_whole_batches_and_the_next_one_is_told():
 
 
 def test_the_policy_with_fewest_batches_tells_the_next_one():
-    entries, _ = _fit(_measured("long", 2, "1.2", tokens=2_000_000), _measured("short", 2, "1.1", tokens=800_000))
+    entries, _ = _fit(measured("long", 2, "1.2", tokens=2_000_000), measured("short", 2, "1.1", tokens=800_000))
     assert "next_batch: 800k tokens are 4 batches of 200k: the next batch passes the largest of 4 once in 5" in (
         entries[2].evidence.warnings
     )
@@ -128,7 +99,7 @@ def test_the_table_says_what_it_rests_on():
 
 
 def test_a_floor_below_the_core_binds_nothing_and_is_listed():
-    entries, rests_on = _fit(_measured("a", 2, "1.24"), _row("b", "small_sample", 2, "1.30"))
+    entries, rests_on = _fit(measured("a", 2, "1.24"), row("b", "small_sample", 2, "1.30"))
     assert (str(entries[2].allowance), entries[2].evidence.binds, rests_on) == ("1.4", "core", "")
     assert [floor.value for floor in entries[2].evidence.floors] == [Decimal("1.30")]
 
@@ -144,16 +115,16 @@ def test_floors_say_whether_they_were_measured_or_inferred():
 
 
 def test_context_is_told_and_bounds_nothing():
-    entries, _ = _fit(_measured("a", 2, "1.10"), _row("any", "context", 2, "1.90", source="a layer at the peak"))
+    entries, _ = _fit(measured("a", 2, "1.10"), row("any", "context", 2, "1.90", source="a layer at the peak"))
     assert str(entries[2].allowance) == "1.2"  # 1 + 1.35 x 0.10 = 1.135
     assert entries[2].evidence.floors == ()
     assert "Told beside it and no bound: any (published), 1.90: a layer at the peak." in entries[2].evidence.coverage
 
 
 def test_what_was_measured_at_another_size_is_a_floor_without_headroom():
-    other = _measured("a", 2, "1.50", batch_tokens=2_000, tokens=10_000)
-    assert _allowances(_measured("a", 2, "1.10"), other) == {2: "1.5"}
-    assert _allowances(_measured("a", 2, "1.10"), other, batch_tokens=2_000) == {2: "1.7"}  # 1 + 1.35 x 0.5 = 1.675
+    other = measured("a", 2, "1.50", batch_tokens=2_000, tokens=10_000)
+    assert _allowances(measured("a", 2, "1.10"), other) == {2: "1.5"}
+    assert _allowances(measured("a", 2, "1.10"), other, batch_tokens=2_000) == {2: "1.7"}  # 1 + 1.35 x 0.5 = 1.675
 
 
 def test_the_order_of_the_rows_decides_nothing():
@@ -162,13 +133,13 @@ def test_the_order_of_the_rows_decides_nothing():
 
 def test_a_floor_alone_fits_nothing():
     with pytest.raises(InputError, match="ep=16 has no measured row of 200000 tokens to fit from"):
-        _fit(*ALL, _row("rollouts", "small_sample", 16, "2.5"))
+        _fit(*ALL, row("rollouts", "small_sample", 16, "2.5"))
     with pytest.raises(InputError, match="no row"):
         _fit()
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("fields", "message"),
     [
         (("a", "measured", 2, "2.01"), "worst_imbalance=2.01 is outside 1 to ep=2"),
         (("a", "context", 2, "0.99"), "worst_imbalance=0.99 is outside 1 to ep=2"),
@@ -177,8 +148,8 @@ def test_a_floor_alone_fits_nothing():
         (("a", "measured", 2, "1.2"), "a measured worst states batch_tokens, and tokens of at least one batch"),
     ],
 )
-def test_what_cannot_be_is_refused(row, message):
+def test_what_cannot_be_is_refused(fields, message):
     with pytest.raises(InputError, match=message):
-        _row(*row)
+        row(*fields)
     with pytest.raises(InputError, match="at least one batch"):
-        _measured("a", 2, "1.2", tokens=199_999)
+        measured("a", 2, "1.2", tokens=199_999)

@@ -130,7 +130,7 @@ def test_a_run_whose_half_is_above_is_never_called_validated():
     for entry in _table((_run(clean), clean)).entries:
         assert not any(one.startswith("not_validated") for one in entry.evidence.warnings)
         halves = [one for one in entry.evidence.held_out if one.kind == "units"]
-        assert [(one.num_batches, one.num_above, one.method) for one in halves] == [(24, 0, "strat-boot-v1")] * 2
+        assert [(one.num_batches, one.num_above, one.method) for one in halves] == [(24, 0, "strat-boot-v2")] * 2
         assert not any("not validated" in sentence for sentence in entry.evidence.coverage)
         assert "label-run: validated on either half of its units against the other; that is no proof." in entry.evidence.coverage
 
@@ -195,6 +195,25 @@ def test_a_stratum_unlike_the_others_is_named_by_the_fit_without_it():
         assert (second.part, second.num_above, second.num_batches, second.worst) == ("stratum file-1", 1, 24, factor)
         assert [(listed.batch, listed.layer, listed.imbalance) for listed in second.above] == [(2, 3, factor)]  # 1, 3, 5
         assert any("held out stratum file-1: 1 of 24" in sentence for sentence in entry.evidence.coverage)
+
+
+@pytest.mark.parametrize(("copies", "sizes", "is_marked"), [(1, (20,), True), (7, (20,), False), (1, (30,), False)])
+def test_too_few_trajectories_are_marked_where_one_of_them_can_be_a_batch(copies, sizes, is_marked):
+    # 48 trajectories of 10 tokens are below 299, 336 are not; a batch of 30 tokens is more than twice one.
+    counts = _counts()
+    ids = np.arange(copies * NUM_UNITS)
+    counts = replace(
+        counts,
+        trajectory_ids=ids,
+        segment_ids=ids,
+        num_tokens=np.full(len(ids), 10),
+        units_T=ids % NUM_UNITS,
+        strata_T=np.zeros_like(ids),
+        loads_SBL=np.tile(counts.loads_SBL, (copies, 1, 1)),
+    )
+    warnings = _table((_run(counts, sizes=sizes), counts)).entries[0].evidence.warnings
+    marked = [one for one in warnings if one.startswith("low_evidence: run: 48 trajectories, any of which may be a batch")]
+    assert len(marked) == is_marked
 
 
 def test_one_stratum_is_not_left_out():

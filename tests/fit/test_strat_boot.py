@@ -1,7 +1,6 @@
-"""`strat-boot-v1`: what must hold whatever the counts are, and a world whose true level is known."""
+"""`strat-boot-v2`: what must hold whatever the counts are, and a world whose true level is known."""
 
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -13,8 +12,9 @@ from scipy import stats
 from routing.core.allowance import proven_ceiling
 from routing.fit import gumbel, resample, strat_boot
 from routing.fit.counts import Counts
-from routing.fit.resample import resampled_levels
-from routing.fit.steps import Raw, implied_allowance, stepped, within
+from routing.fit.repeated import Repeated, repeated_text
+from routing.fit.resample import Levels, resampled_levels
+from routing.fit.steps import Raw, stepped, within
 from tests.fit.worlds import random_counts
 
 PLACES = [(size, ep) for size in (2_000, 20_000, 200_000) for ep in (2, 3, 4, 8)]
@@ -56,16 +56,6 @@ def test_a_layer_is_never_above_all_layers(raws, layer):
     assert all(one.allowance <= of_all[place].allowance for place, one in found.items())
 
 
-def test_an_unfitted_size_is_implied_by_nested_ones():
-    # EP 16 of 256 / 8: 8 x 1.4 = 11.2, 4 x 1.6 = 6.4, 2 x 2.0 = 4.0. EP 4 below 8: 2 x 1.4 = 2.8 against 2.0.
-    assert implied_allowance(16, {2: Decimal("1.4"), 4: Decimal("1.6"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (
-        Decimal("4.0"),
-        "ep=8",
-    )
-    assert implied_allowance(4, {2: Decimal("1.4"), 8: Decimal("2.0")}, num_experts=256, top_k=8) == (Decimal("2.0"), "ep=8")
-    assert implied_allowance(3, {2: Decimal("1.4")}, num_experts=24, top_k=12) == (Decimal("2.00"), "ceiling")
-
-
 def _high(counts, **changes):
     asked = {"batch_tokens": 30, "eps": (2, 4), "by_layer": True, "seed": 7, **changes}
     found = resampled_levels(counts, **asked)
@@ -99,6 +89,61 @@ def test_the_level_of_a_gumbel_law_is_found():
     # location 1.2, scale 0.05: passed once in 1,000 at 1.2 - 0.05 ln(-ln 0.999) = 1.2 + 0.05 x 6.9073 = 1.5454.
     sample = stats.gumbel_r.rvs(loc=1.2, scale=0.05, size=(1, 200_000), random_state=5)
     assert gumbel.levels(sample)[0] == pytest.approx(1.5454, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "stratum", "value", "binds"),
+    [
+        (1.1, "1", 1.1, "1.2", "resampled"),  # r = 1 + 1.4 x 0.1 = 1.14
+        (1.1, "1", 1.3, "1.3", "stratum odd"),
+        (1.5, "1", 1.3, "1.7", "repeated text"),  # r = 1 + 1.4 x 0.5
+        (1.5, "1/2", 1.3, "1.45", "repeated text"),  # half of the batch at 1.7, half at H
+        (1.5, "1/10", 1.3, "1.3", "stratum odd"),  # 0.17 + 0.9 x 1.2 = 1.25
+    ],
+)
+def test_the_largest_of_mix_strata_and_repeated_text_binds(text, share, stratum, value, binds):
+    found = strat_boot.Resampled(
+        eps=(2,),
+        layers=(0,),
+        mix=_levels(1.2),
+        strata={"even": _levels(1.1), "odd": _levels(stratum)},
+        thin_strata=(),
+        num_trajectories=100,
+        repeated=Repeated(imbalance_NC=np.array([[text]]), share=Fraction(share)),
+    )
+    assert found.bound(2, None) == Raw(value=Fraction(value), binds=binds)
+
+
+def test_repeated_text_is_as_uneven_as_the_segments_that_one_token_in_twenty_stands_in():
+    # 20 segments of 10 tokens: 19 with 3 rows of 4 on rank 0 (1.5), one with all (2). At 95% of tokens 1.5; at 19 of 21, 2.
+    ids = np.arange(20)
+    counts = replace(
+        _world(np.random.default_rng(1), 20),
+        loads_SBL=np.array([[[3.0], [1.0]]] * 19 + [[[4.0], [0.0]]]),
+        trajectory_ids=np.repeat([0, 1], 10),
+    )
+    asked = {"batch_tokens": 400, "eps": (2,), "by_layer": True}
+    found = repeated_text(counts, **asked)
+    assert found.imbalance_NC.tolist() == [[1.5, 1.5]]
+    assert found.share == Fraction(1, 2)  # twice the 100 tokens of either trajectory
+    assert repeated_text(replace(counts, num_tokens=np.where(ids == 19, 20, 10)), **asked).imbalance_NC.tolist() == [[2, 2]]
+    # Blocks of 3, 0, 1, 0 rows: 3 x 2 / 4 on the first half of the blocks, all of them on every second.
+    blocks = replace(counts, loads_SBL=np.tile(np.array([[3.0], [0.0], [1.0], [0.0]]), (20, 1, 1)))
+    assert repeated_text(blocks, **asked).imbalance_NC.tolist() == [[1.5, 1.5]]
+    assert repeated_text(replace(blocks, is_strided=True), **asked).imbalance_NC.tolist() == [[2, 2]]
+
+
+def test_repeated_text_is_dealt_by_the_counts_own_placement():
+    # Blocks of 5, 3, 2 and 2 rows: contiguous ranks hold 8 and 4 of 12 (8 / 6), round-robin ones 7 and 5 (7 / 6).
+    loads = np.array([[[5.0], [3.0], [2.0], [2.0]]] * 20)
+    counts = replace(_world(np.random.default_rng(1), 20), loads_SBL=loads)
+    asked = {"batch_tokens": 400, "eps": (2,), "by_layer": False}
+    assert repeated_text(counts, **asked).imbalance_NC.tolist() == [[pytest.approx(8 / 6)]]
+    assert repeated_text(replace(counts, is_strided=True), **asked).imbalance_NC.tolist() == [[pytest.approx(7 / 6)]]
+
+
+def _levels(high):
+    return Levels(estimate_NC=np.array([[1.0]]), low_NC=np.array([[1.0]]), high_NC=np.array([[high]]))
 
 
 def test_thin_counts_do_not_carry_the_rule():

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from routing.core.errors import CheckFailedError, InputError
-from routing.query.imbalance import imbalance_rows, measured_run
+from routing.query.imbalance import imbalance_rows
 from routing.query.runner import connect, keep, run_sql
-from tests.stores import random_loads, random_tree, write_tiny_run
+from tests.stores import measured_run, random_loads, random_tree, write_tiny_run
 
 EPS = (2, 3, 4, 6, 12)
 
 
 def _worsts(run, eps, batch_tokens):
     """Exact worst of every batch, by EP size."""
-    measured, _ = measured_run(run, eps=eps, batch_sizes=[batch_tokens])
+    measured = measured_run(run, eps=eps, batch_sizes=[batch_tokens])
     return {observed.ep: [one.imbalance(observed.ep) for one in observed.worsts] for observed in measured.observed}
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from routing.core.errors import CheckFailedError, DamagedDataError, InputError
 from routing.query.batches import cut_batches
-from routing.query.imbalance import fill_imbalances, imbalance_rows, measured_run, read_steps
+from routing.query.imbalance import fill_imbalances, imbalance_rows, read_steps
 from routing.query.runner import ask
 from routing.query.tables import opened_tables
-from tests.stores import write_tiny_run
+from tests.stores import measured_run, write_tiny_run
 
 
 def _one_segment(folder, layers, *, num_tokens, top_k=1, **more):
@@ -197,7 +197,7 @@ def test_the_fit_gets_units_of_full_batches_and_the_experts_of_the_worst_rank(tm
     loads = {(segment, 0): [2, 1, 3, 2] for segment in range(5)} | {(1, 0): [0, 0, 4, 4]}
     sizes = {"segment_tokens": [4] * 5, "num_experts": 4, "top_k": 2, "units": ["a", "b", "b", "c"]}
     run = write_tiny_run(tmp_path / "sound", paths=[[0, 1], [2], [3], [4]], loads=loads, **sizes)
-    (observed,) = measured_run(run, eps=[2], batch_sizes=[8])[0].observed
+    (observed,) = measured_run(run, eps=[2], batch_sizes=[8]).observed
     assert observed.units == {"a", "b"}
     assert (observed.num_tokens, observed.dropped_tokens) == (16, 4)
     # Batch 0: rank 1 has 5 + 8 of 16 rows. Batch 1: 5 + 5 of 16.

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from routing.query.imbalance import imbalance_rows, measured_run
+from routing.query.imbalance import imbalance_rows
 from tests.query.oracles import fraction_answer, numpy_answer
-from tests.stores import random_loads, random_tree, sha, write_tiny_run
+from tests.stores import measured_run, random_loads, random_tree, sha, write_tiny_run
 
 GEOMETRIES = [(8, 2, [0, 1, 2]), (8, 1, [3]), (12, 3, [1, 4]), (16, 4, [0, 2, 3, 5]), (6, 6, [0, 1])]
 
@@ -72,7 +72,7 @@ def test_three_oracles_agree_on_every_layer(tmp_path, seed):
 def test_the_fit_gets_the_worst_of_every_batch(tmp_path, seed):
     world = _world(seed)
     run = _write(tmp_path / "run", world)
-    measured, _ = measured_run(run, eps=[2], batch_sizes=[12])
+    measured = measured_run(run, eps=[2], batch_sizes=[12])
     whole = fraction_answer(world, ep=2, batch_tokens=12, view="packed", order="corpus")
     worsts = measured.observed[0].worsts
     assert [one.batch for one in worsts] == list(range(whole["num_batches"]))

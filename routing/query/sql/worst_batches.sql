@@ -4,12 +4,12 @@
 -- parameters: none
 -- units: as in batch_imbalances.sql; ties in the order of ep, batch_tokens and batch
 SELECT
-    ep,
+    ep::BIGINT AS ep,
     batch_tokens,
-    batch,
+    batch::BIGINT AS batch,
     worst_imbalance,
-    worst_layer,
-    worst_rank,
+    worst_layer::BIGINT AS worst_layer,
+    worst_rank::BIGINT AS worst_rank,
     busiest_rows,
     routed_rows,
     mean_over_layers,
