@@ -11,7 +11,8 @@ from routing.core.allowance import AllowanceTable
 from routing.core.errors import InputError
 from routing.core.placement import PLACEMENT
 from routing.query.batches import CORPUS_ORDER, VIEWS, Order
-from routing.query.imbalance import imbalance_rows, tabulated
+from routing.query.imbalance import tabulated
+from routing.stages.kept import kept_imbalance_rows
 from routing.query.runner import run_sql
 from routing.query.views import stored_tables
 from routing.stages.fit import fitted
@@ -68,7 +69,7 @@ class Run:
 
         placed = find_placement(placement)
         eps, left_out = ep_sizes_of(self.stored, None if ep is None else _several(ep, "ep"), placed)
-        rows, cautions = imbalance_rows(
+        rows, cautions = kept_imbalance_rows(
             self.stored,
             eps=eps,
             batch_sizes=_several(batch_tokens, "batch_tokens"),
