@@ -1,7 +1,7 @@
-"""`make bench`: what it costs to ask a large run again: 35M loads (3.42M tokens, 40 layers of 256 experts), and ten times as many.
+"""`make bench`: what it costs to ask a large run again: 35M loads (3.42M tokens, 40 x 256 experts), and ten times as many.
 
-Processor seconds of opening the run and asking it, in a process of its own, imports apart: the first time, which counts, and again,
-which takes the answer from the run's cache. The limit holds for the larger of three times again, at 35M.
+Processor seconds of opening the run and asking it, in a process of its own, imports apart: the first time, which counts, and
+again, which takes the answer from the run's cache. The limit holds for the largest of three times again, at 35M.
 """
 
 import argparse
@@ -41,11 +41,9 @@ def case(num_segments: int) -> float:
         command_s, _ = cost("imbalance", str(folder))
         kept_bytes = sum(path.stat().st_size for path in (folder / "cache").iterdir())
     cells = num_segments * NUM_LAYERS * NUM_EXPERTS
-    print(
-        f"imbalance, {cells / 1e6:.0f}M loads, {num_segments * SEGMENT_TOKENS / 1e6:.2f}M tokens, {num_bytes / 1e6:.0f} MB: first "
-        f"{first_s:.2f} s of processor time, again {again_s:.3f} s, the whole command again {command_s:.2f} s; cache {kept_bytes} bytes",
-        flush=True,
-    )
+    size = f"{cells / 1e6:.0f}M loads, {num_segments * SEGMENT_TOKENS / 1e6:.2f}M tokens, {num_bytes / 1e6:.0f} MB"
+    times = f"first {first_s:.2f} s of processor time, again {again_s:.3f} s, the whole command again {command_s:.2f} s"
+    print(f"imbalance, {size}: {times}; cache {kept_bytes} bytes", flush=True)
     return again_s
 
 

@@ -1,4 +1,4 @@
-"""The pages on SQL and Python can't rot: their commands and their code run as they stand, in order, over runs of the demo's names."""
+"""The pages on SQL and Python, and the notebook, can't rot: what they run is run as it stands, over runs of the demo's names."""
 
 import os
 import re

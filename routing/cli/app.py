@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import allowing, asking, estimating, fitted, importing, placing, refreshing, reporting, tables
+from routing.cli import allowing, asking, doctoring, estimating, fitted, importing, placing, refreshing, reporting, tables
 from routing.cli.common import (
     DEFAULT_BATCH_TOKENS,
     BatchTokens,
@@ -29,6 +29,7 @@ from routing.cli.common import (
     require_view,
     warn,
 )
+from routing.cli.examples import add_examples
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
@@ -39,7 +40,7 @@ app = typer.Typer(
     name="routing",
     help="How unevenly Mixture-of-Experts models route their tokens, and the memory to allow for it.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -204,6 +205,7 @@ def show(
 
 
 app.command()(asking.sql)
+app.command()(doctoring.doctor)
 app.command()(reporting.report)
 app.command()(allowing.allowance)
 app.command()(allowing.explain)
@@ -214,6 +216,7 @@ app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)
 app.add_typer(importing.app, name="import")
+add_examples(app)
 
 
 def _leave(message: str, exit_code: int) -> NoReturn:

@@ -67,10 +67,7 @@ def sql(
     time_s: Annotated[float, typer.Option("--time-s", min=0.1, help="Seconds by the clock that a query may take.")] = 60,
     as_json: Json = False,
 ) -> None:
-    """Ask runs in SQL. Views: loads, segments, trajectories, paths, batches, rank_loads, imbalance; docs/sql.md has them.
-
-    Example: routing sql runs/demo-trained "SELECT ep, MAX(imbalance) FROM imbalance GROUP BY ep"
-    """
+    """Ask runs in SQL. Views: loads, segments, trajectories, paths, batches, rank_loads, imbalance; docs/sql.md has them."""
     from routing.query.guarded import Limits
     from routing.stages.sql import open_session
     from routing.store.placements import find_placement

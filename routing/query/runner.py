@@ -34,7 +34,9 @@ def connect(*, memory_gb: float | None = None) -> "DuckDBPyConnection":
     }
     if memory_gb is not None:
         settings["memory_limit"] = f"{memory_gb}GB"
-    return duckdb.connect(":memory:", config=settings)
+    con = duckdb.connect(":memory:", config=settings)
+    run_sql(con, "sql/no_progress_bar.sql")
+    return con
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from routing.core.errors import InputError
 from routing.core.placement import PLACEMENT
 from routing.query.batches import CORPUS_ORDER, VIEWS, Order
 from routing.query.imbalance import tabulated
-from routing.stages.kept import kept_imbalance_rows
 from routing.query.runner import run_sql
 from routing.query.views import stored_tables
 from routing.stages.fit import fitted
 from routing.stages.imbalance import as_lines, ep_sizes_of
+from routing.stages.kept import kept_imbalance_rows
 from routing.store import run as store
 from routing.store.allowances import rewrite_table
 from routing.store.placements import find_placement

@@ -51,5 +51,5 @@ def kept_imbalance_rows(
 
 @functools.cache
 def program_hash() -> str:
-    """sha256 over the code that answers and the engine's version, so that an answer of another program is not taken for its own."""
+    """sha256 over the code that answers and the engine's version: another program's answer is not taken for its own."""
     return hashlib.sha256(f"{code_hash(_ANSWERING)} {version('duckdb')}".encode()).hexdigest()

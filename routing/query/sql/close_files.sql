@@ -1,3 +1,3 @@
 -- No file, network, attached database or extension any more.
--- reads: nothing    parameters: none
+-- grain: none    reads: nothing    parameters: none    units: none
 SET enable_external_access = false

@@ -1,3 +1,3 @@
 -- No setting can be changed any more, this one among them.
--- reads: nothing    parameters: none
+-- grain: none    reads: nothing    parameters: none    units: none
 SET lock_configuration = true
