@@ -1,5 +1,6 @@
 """The pages on SQL and Python, and the notebook, can't rot: what they run is run as it stands, over runs of the demo's names."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,20 @@ from tests.conftest import REPOSITORY
 from tests.stores import random_loads, write_tiny_run
 
 PAGES = ("sql.md", "python.md")
+# What a kernel does with a notebook: every cell in one namespace, the value of its last expression shown.
+RUN_CELLS = """
+import ast, json, sys
+names, shown = {"__name__": "__main__"}, []
+for cell in json.load(sys.stdin):
+    tree = ast.parse("".join(cell["source"]))
+    assert isinstance(tree.body[-1], ast.Expr), "a cell ends with what it shows"
+    last = ast.Expression(tree.body.pop().value)
+    exec(compile(tree, "cell", "exec"), names)
+    value = eval(compile(last, "cell", "eval"), names)
+    getattr(value, "to_json", lambda: None)() if type(value).__module__.startswith("altair") else repr(value)
+    shown.append(type(value).__name__)
+print(json.dumps(shown))
+"""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -56,3 +71,20 @@ def test_every_block_of_the_pages_runs(folder, page, language, code):
 def test_every_link_of_the_pages_leads_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)\)", (REPOSITORY / "docs" / page).read_text())
     assert [target for target in targets if not (REPOSITORY / "docs" / target).exists()] == []
+
+
+def test_the_notebook_runs_from_a_clean_process_and_is_stored_without_output(folder):
+    book = json.loads((REPOSITORY / "docs" / "explore.ipynb").read_text())
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in cells] == [[] for _ in cells]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_CELLS],
+        input=json.dumps(cells),
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == ["DataFrame", "Chart", "Chart", "DataFrame", "DataFrame"]

@@ -1,5 +1,6 @@
 """Runs in Python, as Polars frames: what `routing.open_run` opens, and `routing.fit`."""
 
+import operator
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ _TEXT = ("run", "label", "view")
 _RATIOS = ("worst_imbalance", "mean_over_layers", "pooled_over_layers")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Run:
     """A run that `routing measure` wrote, its parts verified. Frames are made anew by each call and are the caller's.
 
@@ -39,6 +40,9 @@ class Run:
     """
 
     stored: store.Run
+
+    def __repr__(self) -> str:
+        return f"routing.open_run({str(self.stored.folder)!r})"
 
     @property
     def name(self) -> str:
@@ -167,8 +171,12 @@ def fit(
 
 
 def _several(sizes: Sizes, name: str) -> tuple[int, ...]:
-    found = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not found or len(set(found)) != len(found) or any(isinstance(one, bool) or not isinstance(one, int) for one in found):
+    asked = sizes if isinstance(sizes, Sequence) else (sizes,)
+    try:
+        found = tuple(operator.index(one) for one in asked)  # NumPy's whole numbers are welcome
+    except TypeError:
+        found = ()
+    if not found or len(set(found)) != len(found) or any(isinstance(one, bool) for one in asked):
         raise InputError(f"{name}: {sizes!r:.60} is neither a whole number nor several distinct ones")
     return found
 
