@@ -88,11 +88,10 @@ def sql(
         placement=find_placement(placement),
         limits=Limits(memory_gb=memory_gb, time_s=time_s),
     )
-    with _memory_limited(memory_gb):
-        if text is None and sys.stdin.isatty():
-            _prompt(session, shape)
-        else:
-            _answer(session, sys.stdin.read() if text is None else text, shape)
+    if text is None and sys.stdin.isatty():
+        _prompt(session, shape)
+    else:
+        _answer(session, sys.stdin.read() if text is None else text, shape)
 
 
 def _split(arguments: list[str]) -> tuple[list[Path], str | None]:
@@ -126,17 +125,19 @@ def _memory_limited(memory_gb: float) -> Iterator[None]:
 
 
 def _answer(session: "Session", text: str, shape: str) -> None:
+    question = session.prepare(text)
     time_s = session.limits.time_s
     watchdog = threading.Timer(time_s + GRACE_S, _give_up, [time_s])
     watchdog.daemon = True
     watchdog.start()
-    try:
-        found = session.ask(text)
-    finally:
-        watchdog.cancel()
-    warn(found.warnings)
-    _print(found.rows, shape)
-    sys.stdout.flush()
+    with _memory_limited(session.limits.memory_gb):
+        try:
+            found = session.ask(question)
+        finally:
+            watchdog.cancel()
+        warn(found.warnings)
+        _print(found.rows, shape)
+        sys.stdout.flush()
 
 
 def _give_up(time_s: float) -> None:

@@ -42,17 +42,23 @@ class Session:
     held: "dict[str, dict[str, pa.Table]]" = field(default_factory=dict)  # tables in memory, by the run's name
     said: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def ask(self, text: str) -> SqlAnswer:
-        """The rows of one SELECT over the views.
+    def prepare(self, text: str) -> Question:
+        """One SELECT over the views, once the runs are checked and cut for it; no limit holds for that.
 
-        InputError for anything else, for what DuckDB refuses, and for a query that could sum or join rows of several runs
-        unnoticed; StorageError at a limit.
+        InputError for anything else, and for a query that joins rows of several runs unnoticed.
         """
         question = read_question(text)
         if len(self.runs) > 1:
             _require_joined_by_run(question)
         for run in self.runs:
             self._hold(run, is_cut=any(question.wants(view) for view in CUT_VIEWS))
+        return question
+
+    def ask(self, question: Question) -> SqlAnswer:
+        """The rows of a prepared question.
+
+        InputError for what DuckDB refuses and for rows of several runs taken together unnoticed; StorageError at a limit.
+        """
         parts = [path for run in self.runs for table in VIEWS for path in run.part_paths(table)]
         with guarded(parts, self.limits) as con:
             create_views(con, [(run, self.held[run.name]) for run in self.runs])
