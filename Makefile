@@ -37,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench_fit
 	$(BIN)/python -m pipelines.bench_guard
 	$(BIN)/python -m pipelines.bench_report
+	$(BIN)/python -m pipelines.bench_query
 
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid

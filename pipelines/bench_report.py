@@ -19,27 +19,27 @@ from tests.stores import write_tiny_run
 NUM_SEGMENTS, SEGMENT_TOKENS, NUM_LAYERS, NUM_EXPERTS, TOP_K, NUM_PARTS = 1000, 1000, 40, 256, 8, 20
 
 
-def write_large_run(folder: Path) -> None:
-    """A hundred trajectories of ten segments; every segment of a layer draws its rows from one liking of the layer's."""
+def write_large_run(folder: Path, *, num_segments: int = NUM_SEGMENTS, num_parts: int = NUM_PARTS) -> None:
+    """Trajectories of ten segments; every segment of a layer draws its rows from one liking of the layer's."""
     run = write_tiny_run(
         folder,
-        paths=[range(first, first + 10) for first in range(0, NUM_SEGMENTS, 10)],
-        segment_tokens=[SEGMENT_TOKENS] * NUM_SEGMENTS,
+        paths=[range(first, first + 10) for first in range(0, num_segments, 10)],
+        segment_tokens=[SEGMENT_TOKENS] * num_segments,
         loads=[],
         num_experts=NUM_EXPERTS,
         top_k=TOP_K,
         layers=range(NUM_LAYERS),
-        planned_load_parts=NUM_PARTS,
+        planned_load_parts=num_parts,
         is_finished=False,
         label="simulated, large",
     )
     rng = np.random.default_rng(0)
     likings_LE = rng.gamma(30, 1 / 30, (NUM_LAYERS, NUM_EXPERTS))
     likings_LE /= likings_LE.sum(axis=1, keepdims=True)
-    step = NUM_SEGMENTS // NUM_PARTS
+    step = num_segments // num_parts
     with writing(folder):
         writer = RunWriter(folder, run.manifest)
-        for part in range(NUM_PARTS):
+        for part in range(num_parts):
             segments = np.arange(part * step, (part + 1) * step)
             loads = np.stack([rng.multinomial(SEGMENT_TOKENS * TOP_K, one, size=step) for one in likings_LE], axis=1)
             columns = {

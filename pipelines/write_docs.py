@@ -10,6 +10,7 @@ import typer
 
 from routing.audit.record_rows import AuditRecord
 from routing.cli.app import app
+from routing.cli.examples import EXAMPLES
 from routing.measure.refusals import REASONS
 from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, record_schema_text, schema_text
 from tests.measure.families import FAMILIES, TRIED_WITH
@@ -38,6 +39,8 @@ def commands_text() -> str:
             f"## routing {name}",
             "",
             " ".join(command.help.split()),
+            "",
+            f"    {EXAMPLES[name]}",
             "",
             "| argument or flag | default | what |",
             "|---|---|---|",

@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import signal
 import sys
 from dataclasses import asdict
@@ -12,28 +11,41 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import allowing, estimating, fitted, importing, placing, refreshing, reporting, tables
-from routing.cli.common import Json, Placed, Runs, print_answer, quiet_transformers, warn
+from routing.cli import allowing, asking, doctoring, estimating, fitted, importing, placing, refreshing, reporting, tables
+from routing.cli.common import (
+    DEFAULT_BATCH_TOKENS,
+    BatchTokens,
+    Ep,
+    Json,
+    Order,
+    Placed,
+    Runs,
+    View,
+    batch_sizes_of,
+    ep_sizes,
+    order_of,
+    print_answer,
+    quiet_transformers,
+    require_view,
+    warn,
+)
+from routing.cli.examples import add_examples
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
-from routing.core.units import parse_size, parse_size_list
+from routing.core.units import parse_size
 from routing.core.worker import worker_of
 
 app = typer.Typer(
     name="routing",
     help="How unevenly Mixture-of-Experts models route their tokens, and the memory to allow for it.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Ep = Annotated[str | None, typer.Option("--ep", help="Expert-parallel sizes, as 2,4,8. Default: those of 2, 4, 8 that divide.")]
-BatchTokens = Annotated[str, typer.Option("--batch-tokens", help="Batch sizes in tokens of the view, as 200k,20k,2k.")]
-Order = Annotated[str, typer.Option("--order", help="Trajectory order: `corpus`, or a seed (a whole number) to shuffle by.")]
 INTERRUPTED = "interrupted; what was committed stays, the same command goes on from there"
-DEFAULT_BATCH_TOKENS = "200k,20k,2k"
 
 
 @app.command()
@@ -111,9 +123,7 @@ def imbalance(
     runs: Runs,
     ep: Ep = None,
     batch_tokens: BatchTokens = DEFAULT_BATCH_TOKENS,
-    view: Annotated[
-        str, typer.Option("--view", help="packed: a shared prefix once a batch; logical: every trajectory in full.")
-    ] = "packed",
+    view: View = "packed",
     order: Order = "corpus",
     by: Annotated[str | None, typer.Option("--by", help="`layer`: one row a layer instead of the worst over layers.")] = None,
     placement: Placed = PLACEMENT,
@@ -123,17 +133,16 @@ def imbalance(
     from routing.stages.imbalance import imbalance as imbalance_stage
     from routing.store.placements import find_placement
 
-    if view not in ("packed", "logical"):
-        raise InputError(f"--view: {view!r} is neither packed nor logical")
+    require_view(view)
     if by not in (None, "layer"):
         raise InputError(f"--by: {by!r} is not known; layer")
     placed = find_placement(placement)
     answer = imbalance_stage(
         runs,
-        eps=_ep_sizes(ep),
-        batch_sizes=_batch_sizes(batch_tokens),
+        eps=ep_sizes(ep),
+        batch_sizes=batch_sizes_of(batch_tokens),
         view=view,
-        order=_order(order),
+        order=order_of(order),
         by_layer=by == "layer",
         placement=placed,
     )
@@ -166,9 +175,9 @@ def fit(
     answer = fit_stage(
         runs,
         out=out,
-        eps=_ep_sizes(ep),
-        batch_sizes=_batch_sizes(batch_tokens),
-        order=_order(order),
+        eps=ep_sizes(ep),
+        batch_sizes=batch_sizes_of(batch_tokens),
+        order=order_of(order),
         by_layer=per_layer,
         floor_logs=tuple(floor or ()),
         placement=find_placement(placement),
@@ -195,6 +204,8 @@ def show(
             raise answer.failure
 
 
+app.command()(asking.sql)
+app.command()(doctoring.doctor)
 app.command()(reporting.report)
 app.command()(allowing.allowance)
 app.command()(allowing.explain)
@@ -205,32 +216,7 @@ app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)
 app.add_typer(importing.app, name="import")
-
-
-def _ep_sizes(text: str | None) -> tuple[int, ...] | None:
-    """The sizes as asked; that they divide the experts is for the stage to say, which knows how many there are."""
-    if text is None:
-        return None
-    sizes = []
-    for part in text.split(","):
-        if not re.fullmatch(r"\s*[+-]?[0-9]{1,8}\s*", part):
-            raise InputError(f"--ep: {part[:20]!r} is not a whole number; sizes that divide the experts, as 2,4,8")
-        sizes.append(int(part))
-    if len(set(sizes)) != len(sizes):
-        raise InputError(f"--ep: {text!r} names a size twice")
-    return tuple(sizes)
-
-
-def _batch_sizes(text: str) -> tuple[int, ...]:
-    return parse_size_list(text, name="--batch-tokens")
-
-
-def _order(text: str) -> str | int:
-    if text == "corpus":
-        return text
-    if not text.isdecimal() or len(text) > 18:
-        raise InputError(f"--order: {text[:40]!r} is neither corpus nor a seed (a whole number from 0)")
-    return int(text)
+add_examples(app)
 
 
 def _leave(message: str, exit_code: int) -> NoReturn:

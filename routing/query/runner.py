@@ -18,8 +18,11 @@ NUM_THREADS = 4  # a run's tables are small: more threads spend more processor t
 _PATTERN_LETTER = re.compile(r"[*?\[]")
 
 
-def connect() -> "DuckDBPyConnection":
-    """A DuckDB database in memory that reads no Python variable and loads no extension from a network."""
+def connect(*, memory_gb: float | None = None) -> "DuckDBPyConnection":
+    """A DuckDB database in memory that reads no Python variable and loads no extension from a network.
+
+    With `memory_gb` (1e9 bytes) it takes no more and writes nothing to disk where that is not enough.
+    """
     import duckdb
 
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -27,9 +30,13 @@ def connect() -> "DuckDBPyConnection":
         "python_enable_replacements": "false",  # else a query silently reads a Python variable named like a table
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
-        "temp_directory": tempfile.gettempdir(),
+        "temp_directory": tempfile.gettempdir() if memory_gb is None else "",
     }
-    return duckdb.connect(":memory:", config=settings)
+    if memory_gb is not None:
+        settings["memory_limit"] = f"{memory_gb}GB"
+    con = duckdb.connect(":memory:", config=settings)
+    run_sql(con, "sql/no_progress_bar.sql")
+    return con
 
 
 @contextlib.contextmanager
@@ -74,4 +81,9 @@ def show(con: "DuckDBPyConnection", table: str, paths: Sequence[Path]) -> None:
     DuckDB takes every path for a pattern, so that each letter that means something in one stands for itself in brackets here.
     """
     with one_line_errors(table):
-        con.read_parquet([_PATTERN_LETTER.sub(r"[\g<0>]", os.path.abspath(path)) for path in paths]).create_view(table)
+        con.read_parquet([as_pattern(path) for path in paths]).create_view(table)
+
+
+def as_pattern(path: Path) -> str:
+    """A path as the pattern that stands for it alone."""
+    return _PATTERN_LETTER.sub(r"[\g<0>]", os.path.abspath(path))

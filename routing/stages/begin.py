@@ -1,7 +1,6 @@
 """How a measurement begins: policy and corpus read, the prefix tree cut, the manifest drawn up; nothing written yet."""
 
 import hashlib
-import importlib.util
 import os
 import platform
 from collections.abc import Sequence
@@ -23,12 +22,11 @@ from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
 from routing.stages.corpus_record import corpus_record, require_plain
-from routing.stages.provenance import tool_commit, utc_now, versions
+from routing.stages.provenance import kernels, tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings, identity
 from routing.store.run import MANIFEST_NAME, read_manifest
 
 SEED = 0
-_KERNELS = {"flash_attention": "flash_attn", "flash_linear_attention": "fla", "causal_conv1d": "causal_conv1d"}
 
 
 class Progress(Protocol):
@@ -185,7 +183,7 @@ def _settings(request: MeasureRequest, device: torch.device, dtype: torch.dtype)
         dtype=str(dtype).removeprefix("torch."),
         attention_implementation=None,
         experts_implementation=None,
-        kernels={name: importlib.util.find_spec(package) is not None for name, package in _KERNELS.items()},
+        kernels=kernels(),
         tokens_per_batch=TOKENS_PER_BATCH[device.type],
         tokens_per_part=TOKENS_PER_PART,
         num_threads=torch.get_num_threads(),

@@ -40,10 +40,33 @@ def fit(
     floor_logs: Sequence[Path] = (),
     placement: Placement = CONTIGUOUS,
 ) -> FitAnswer:
-    """Fits over the union of the runs' policies, never over summed counts, and writes `out` whole or not at all.
+    """`fitted`, and writes `out` whole or not at all; a table that it holds already is replaced, a person's comments stay."""
+    table, warnings = fitted(
+        folders,
+        eps=eps,
+        batch_sizes=batch_sizes,
+        order=order,
+        by_layer=by_layer,
+        floor_logs=floor_logs,
+        placement=placement,
+    )
+    rewrite_table(out, table)
+    return FitAnswer(table=plain(table), warnings=warnings)
 
-    A table that `out` holds already is replaced; a person's comments in it stay. `floor_logs` are logs of a guard, whose
-    exceedances no allowance is left below.
+
+def fitted(
+    folders: Sequence[Path],
+    *,
+    eps: tuple[int, ...] | None,
+    batch_sizes: Sequence[int],
+    order: str | int,
+    by_layer: bool,
+    floor_logs: Sequence[Path],
+    placement: Placement,
+) -> tuple[AllowanceTable, tuple[str, ...]]:
+    """(the table, warnings) over the union of the runs' policies, never over summed counts.
+
+    `floor_logs` are logs of a guard, whose exceedances no allowance is left below.
     """
     runs = open_distinct(folders)
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
@@ -68,8 +91,7 @@ def fit(
         by_layer=by_layer,
         placement=placement.name,
     )
-    rewrite_table(out, table)
-    return FitAnswer(table=plain(table), warnings=tuple(dict.fromkeys([*warnings, *as_lines(cautions)])))
+    return table, tuple(dict.fromkeys([*warnings, *as_lines(cautions)]))
 
 
 def plain(table: AllowanceTable) -> dict[str, Any]:

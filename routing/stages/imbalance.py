@@ -9,7 +9,7 @@ from typing import Any
 from routing.core.errors import InputError
 from routing.core.observed import Caution
 from routing.core.placement import CONTIGUOUS, Placement, default_ep_sizes, valid_ep_sizes
-from routing.query.imbalance import imbalance_rows
+from routing.stages.kept import kept_imbalance_rows
 from routing.store.run import Run, open_run
 
 
@@ -36,7 +36,7 @@ def imbalance(
     warnings: list[str] = []
     for run in open_distinct(folders):
         sizes, left_out = ep_sizes_of(run, eps, placement)
-        found, cautions = imbalance_rows(
+        found, cautions = kept_imbalance_rows(
             run, eps=sizes, batch_sizes=batch_sizes, view=view, order=order, by_layer=by_layer, placement=placement
         )
         rows.extend(found)

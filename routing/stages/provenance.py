@@ -3,12 +3,14 @@
 import datetime
 import hashlib
 import importlib.metadata
+import importlib.util
 import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 _PACKAGES = ("routing", "torch", "transformers", "tokenizers", "safetensors", "pyarrow", "numpy")
+_KERNELS = {"flash_attention": "flash_attn", "flash_linear_attention": "fla", "causal_conv1d": "causal_conv1d"}
 
 
 def utc_now() -> str:
@@ -30,6 +32,11 @@ def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def kernels() -> dict[str, bool]:
+    """Which of the kernels that transformers takes up by itself are installed."""
+    return {name: importlib.util.find_spec(package) is not None for name, package in _KERNELS.items()}
 
 
 def tool_commit() -> tuple[str | None, bool | None]:

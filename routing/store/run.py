@@ -24,6 +24,7 @@ from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, w
 from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
 from routing.store.manifest import Manifest, Part, decode, encode
 from routing.store.parquet import write_part
+from routing.store.rollup import is_known_decoded
 from routing.store.schemas import SCHEMAS
 from routing.store.worker_parts import gather
 
@@ -126,6 +127,8 @@ def _require_whole(folder: Path, manifest: Manifest) -> None:
         wanted = manifest.planned_load_parts if table == "loads" else 1
         if names.count(table) != wanted:
             raise DamagedDataError(f"{path}: a finished run with {names.count(table)} parts of {table}, not {wanted}")
+    if is_known_decoded(folder, manifest):
+        return
     for part in manifest.parts:
         with _decoding(folder / part.name):
             reader = pq.ParquetFile(os.path.abspath(folder / part.name))

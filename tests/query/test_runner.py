@@ -1,11 +1,14 @@
 """SQL lives in files that say what they are, and reads nothing but the run."""
 
+import subprocess
+import sys
 from importlib.resources import files
 
 import duckdb
 import pytest
 
 from routing.query.runner import ask, connect, run_sql
+from tests.conftest import REPOSITORY
 
 QUERIES = [path for folder in ("sql", "checks") for path in sorted(files("routing.query").joinpath(folder).iterdir(), key=str)]
 
@@ -23,6 +26,13 @@ def test_a_python_variable_is_never_a_table():
     assert loads is layer_loads
     with connect() as con, pytest.raises(duckdb.CatalogException, match="layer_loads"):
         ask(con, "sql/repeated_rows.sql")
+
+
+def test_no_bar_is_drawn_into_an_answer_where_python_has_no_file():
+    ask_setting = """connect().execute("SELECT current_setting('enable_progress_bar')").fetchall()"""
+    code = f"from routing.query.runner import connect; print({ask_setting})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "[(False,)]\n"
 
 
 def test_a_value_with_quotes_stays_a_value():
