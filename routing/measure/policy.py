@@ -17,6 +17,7 @@ from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
+from routing.measure.prefixes import cache_keyword
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -43,7 +44,7 @@ class PolicyFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedPolicy:
-    """The base model on its device, in eval mode, with its experts modules by layer."""
+    """The base model on its device, in eval mode, with its experts modules by layer; `cache_keyword` is how it takes a cache."""
 
     model: nn.Module
     experts: tuple[ExpertsModule, ...]
@@ -51,6 +52,7 @@ class LoadedPolicy:
     device: torch.device
     attention_implementation: str
     experts_implementation: str
+    cache_keyword: str | None
 
 
 def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
@@ -165,6 +167,7 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
         device=device,
         attention_implementation=str(getattr(decoder.config, "_attn_implementation", "default")),
         experts_implementation=implementation,
+        cache_keyword=cache_keyword(decoder),
     )
 
 

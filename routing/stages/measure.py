@@ -14,8 +14,10 @@ from routing.measure.capture import ExpertCounter
 from routing.measure.forward import Budget, TokenIds, loads_table, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
+from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
 from routing.stages.provenance import utc_now
+from routing.stages.walk import settle_walk, tokens_to_compute
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
 
@@ -88,12 +90,13 @@ def _measure_missing(prepared: Prepared, policy: LoadedPolicy, writer: RunWriter
     torch.manual_seed(SEED)
     _settle_implementations(policy, writer)
     missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-    progress.begin(f"measuring {writer.manifest.label}", sum(part.num_tokens for part in missing))
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
     budget = Budget(tokens_per_batch=writer.manifest.settings.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
+        held = settle_walk(prepared, policy, counter, writer, progress)
+        progress.begin(f"measuring {writer.manifest.label}", tokens_to_compute(missing, prepared.tree, held))
         for part in missing:
-            _measure_one(policy, counter, part, prepared.tree, sequences, budget, writer, progress.advance)
+            _measure_one(policy, counter, part, prepared.tree, sequences, budget, held, writer, progress.advance)
     finished = Run(folder=writer.folder, manifest=writer.manifest)
     writer.update(content_hash=content_hash(finished), state="finished", finished_at=utc_now())
 
@@ -115,11 +118,12 @@ def _measure_one(
     tree: PrefixTree,
     sequences: Sequence[TokenIds],
     budget: Budget,
+    held: HeldCaches | None,
     writer: RunWriter,
     on_tokens: Callable[[int], None],
 ) -> None:
     began, halvings = time.monotonic(), budget.halvings
-    loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, on_tokens=on_tokens)
+    loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, held=held, on_tokens=on_tokens)
     layers = [experts.layer for experts in policy.experts]
     rows = loads_table(loads_SLE, first_segment=part.first_segment, layers=layers)
     writer.commit(

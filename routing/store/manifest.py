@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -68,6 +68,16 @@ class CorpusRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CacheProbe:
+    """Expert ids compared before the run, and how many moved: with cached prefixes, and by padding alone; `fault` is what failed."""
+
+    num_ids: int
+    cache_differs: int
+    padding_differs: int
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The choices that could change a count, and where it ran."""
 
@@ -83,6 +93,8 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
+    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed, absent from manifests before there was a choice
+    cache_probe: CacheProbe | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,10 +203,11 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_record(kind: type[_Record], value: Any, where: str) -> _Record:
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(value, dict) or set(value) != names:
-        odd = sorted(set(value) ^ names) if isinstance(value, dict) else [type(value).__name__]
+    later = {field.name for field in fields(kind) if field.default is not MISSING}  # type: ignore[arg-type]
+    if not isinstance(value, dict) or not names - later <= set(value) <= names:
+        odd = sorted((set(value) ^ names) - later) if isinstance(value, dict) else [type(value).__name__]
         raise DamagedDataError(f"{where}: missing or unknown fields {odd[:6]}")
     try:
-        return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in names})
+        return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in names & set(value)})
     except InputError as error:
         raise DamagedDataError(f"{where}: {error}") from error
