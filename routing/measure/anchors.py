@@ -26,11 +26,11 @@ class Anchor:
 def find_anchors(tree: PrefixTree, parts: Sequence[PartPlan]) -> dict[int, Anchor]:
     """By the prefix's last segment; the same for the same tree, whatever part or process computes it."""
     passes = [one for part in parts for one in part.passes]
-    below = Counter(segment for one in passes for segment in tree.paths[one.trajectory])
+    below = Counter(place for one in passes for place in tree.paths[one.trajectory])
     first_pass: dict[int, Pass] = {}
     for one in passes:
-        for segment in tree.paths[one.trajectory]:
-            first_pass.setdefault(segment, one)
+        for place in tree.paths[one.trajectory]:
+            first_pass.setdefault(place, one)
     branches = Counter(segment.parent_segment_id for segment in tree.segments)
     anchors: dict[int, Anchor] = {}
     above: dict[int | None, int | None] = {None: None}  # the nearest anchor at or above a segment
@@ -76,7 +76,7 @@ def _way_up(anchor: int | None, anchors: Mapping[int, Anchor]) -> Iterator[int]:
 
 
 def tokens_once(tree: PrefixTree, parts: Sequence[PartPlan], anchors: Mapping[int, Anchor]) -> list[int]:
-    """Tokens that each part computes where prefixes are computed once: its passes from their anchors, and the anchors it brings."""
+    """Tokens that each part computes with prefixes once: its passes from their anchors, and the anchors that it brings."""
     brought = [(one.run.last_segment, one.run.num_new) for one in anchors.values()]
     return [
         sum(one.num_new for _, passes in continued(part, tree, anchors) for one in passes)

@@ -5,6 +5,7 @@ B rows of a padded batch, T positions, S segments of the part, L MoE layers, E e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,18 @@ from torch import Tensor
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import continued
+from routing.measure.attention import fits_without_mask
 from routing.measure.capture import ExpertCounter
 from routing.measure.plan import PartPlan, Pass, by_length, next_batch
 from routing.measure.policy import LoadedPolicy
-from routing.measure.prefixes import Compute, HeldCaches, cache_of, for_rows, keep_rows
+from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
 from routing.store.schemas import SCHEMAS
 
 TokenIds = npt.NDArray[np.int32]
 
 # Padded tokens in one forward pass, to start with. The CPU gains nothing from more; a GPU wants its matrices full.
 TOKENS_PER_BATCH = {"cpu": 16_384, "cuda": 65_536}
-# Tokens that go on from a cache in one pass: SDPA then needs a mask of these x all tokens before, and may copy it as floats.
+# Tokens that go on in one pass from a longer cache: SDPA needs a mask of these x all tokens before, and may copy it as floats.
 CHUNK_TOKENS = 2_048
 
 
@@ -77,6 +79,9 @@ def measure_part(
             one = replace(one, first_segment=one.last_segment + 1)
         return run([one], before, keep=True)
 
+    def run_from(anchor: int | None, batch: Sequence[Pass]) -> None:
+        run(batch, None if held is None or anchor is None else held.get(anchor, run_prefix))
+
     if held is not None:
         held.begin_part(part.first_segment)
     groups = [(None, list(part.passes))] if held is None else continued(part, tree, held.anchors)
@@ -84,14 +89,10 @@ def measure_part(
         queue = by_length(passes)
         while queue:
             batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch)
-            if _fits(lambda: run(batch, _before(held, anchor, run_prefix)), batch, budget, policy.device):
+            if _fits(partial(run_from, anchor, batch), batch, budget, policy.device):
                 queue = queue[len(batch) :]
     require_conserved(loads_SLE, part, tree, top_k=policy.top_k, layers=[experts.layer for experts in policy.experts])
     return loads_SLE
-
-
-def _before(held: HeldCaches | None, anchor: int | None, run_prefix: Compute) -> Any:
-    return None if held is None or anchor is None else held.get(anchor, run_prefix)
 
 
 def _fits(attempt: Callable[[], object], batch: Sequence[Pass], budget: Budget, device: torch.device) -> bool:
@@ -131,8 +132,10 @@ def _run_batch(
     segment_ids, ids_BT, slot_BT = batch_tensors(batch, tree, sequences)
     ids_BT, slot_BT = (_to_device(tensor, policy.device) for tensor in (ids_BT, slot_BT))
     if before is not None or keep:
-        lengths = [one.num_new for one in batch]
-        return segment_ids, *run_continued(policy, counter, segment_ids, ids_BT, slot_BT, lengths, before)
+        lengths, num_cached = [one.num_new for one in batch], batch[0].start
+        return segment_ids, *run_continued(
+            policy, counter, segment_ids, ids_BT, slot_BT, lengths, before, num_cached=num_cached
+        )
     counter.begin(slot_BT.flatten(), segment_ids=segment_ids)
     with torch.inference_mode():
         # No attention mask: rows are padded on the right, and nothing a causal layer computes at a token depends on later
@@ -149,11 +152,13 @@ def run_continued(
     slot_BT: Tensor,
     lengths: Sequence[int],
     before: Any,
+    *,
+    num_cached: int,
 ) -> tuple[Tensor, Any]:
-    """(counts [S, L, E], the cache after it) of rows, longest first, that go on from the one-row cache `before`, left as it is.
+    """(counts [S, L, E], the cache after it) of rows, longest first, after `num_cached` tokens of the one-row cache `before`.
 
-    A row leaves the batch after the chunk in which it ends, so that its padding is never gone on from; with one row the
-    cache is that of the row's end.
+    `before` is left as it is. A row leaves the batch after the chunk in which it ends, so that its padding is never gone on
+    from; with one row the cache is that of the row's end.
     """
     cache = None if before is None else for_rows(before, len(lengths))
     keyword = policy.cache_keyword
@@ -161,12 +166,13 @@ def run_continued(
     counts_SLE = torch.zeros((len(segment_ids), len(policy.experts), counter.num_experts), dtype=torch.int32)
     rows_before = len(lengths)
     with torch.inference_mode():
-        for first in range(0, lengths[0], CHUNK_TOKENS):
+        chunk_tokens = lengths[0] if fits_without_mask(num_cached, lengths[0]) else CHUNK_TOKENS
+        for first in range(0, lengths[0], chunk_tokens):
             num_rows = sum(length > first for length in lengths)
             if num_rows < rows_before:
                 keep_rows(cache, num_rows)
                 rows_before = num_rows
-            place = (slice(num_rows), slice(first, first + CHUNK_TOKENS))
+            place = (slice(num_rows), slice(first, first + chunk_tokens))
             counter.begin(slot_BT[place].flatten(), segment_ids=segment_ids)
             cache = cache_of(policy.model(input_ids=ids_BT[place], use_cache=True, **{keyword: cache}))
             counts_SLE += counter.collect()

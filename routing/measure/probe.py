@@ -29,6 +29,7 @@ def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequenc
     texts = sorted(sequences, key=len, reverse=True)
     num_tokens = min(len(texts[0]), _num_tokens(policy))
     first_N = torch.from_numpy(texts[0][:num_tokens].astype("int64"))
+    # The second goes on from more tokens than it has, with a mask; the first again from fewer, without.
     cuts = (num_tokens * 3 // 8, num_tokens * 5 // 8)
     other_N = torch.cat([first_N[: cuts[1]], torch.from_numpy(texts[-1].astype("int64"))[: (num_tokens - cuts[1]) // 2]])
     if cuts[0] == 0 or policy.cache_keyword is None:
@@ -42,9 +43,10 @@ def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequenc
     except _FAULTS as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
         return CacheProbe(num_ids=num_ids, cache_differs=0, padding_differs=_differing(whole_NLE, padded_NLE), fault=why)
+    expected = (whole_NLE, whole_NLE, other_NLE)
     return CacheProbe(
         num_ids=num_ids,
-        cache_differs=max(_differing(whole_NLE, went_on[0]), _differing(whole_NLE, went_on[1]), _differing(other_NLE, went_on[2])),
+        cache_differs=max(_differing(*pair) for pair in zip(expected, went_on, strict=True)),
         padding_differs=_differing(whole_NLE, padded_NLE),
         fault=None,
     )
@@ -75,11 +77,11 @@ def _went_on(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Counts [N, L, E]: of the first text over two caches, again from the first cache after use, and of the other beside it."""
     low, high = cuts
-    head_NLE, after_low = _continue(policy, counter, [first_N[:low]], None)
-    middle_NLE, after_high = _continue(policy, counter, [first_N[low:high]], after_low)
-    both_NLE, _ = _continue(policy, counter, [first_N[high:], other_N[high:]], after_high)
-    again_NLE, _ = _continue(policy, counter, [first_N[low:]], after_low)
-    tail_NLE, other_tail_NLE = both_NLE.split([len(first_N) - high, len(other_N) - high])
+    head_NLE, after_low = _continue(policy, counter, [first_N[:low]], None, num_cached=0)
+    middle_NLE, after_high = _continue(policy, counter, [first_N[low:high]], after_low, num_cached=low)
+    both_NLE, _ = _continue(policy, counter, [first_N[high:], other_N[high:]], after_high, num_cached=high)
+    again_NLE, _ = _continue(policy, counter, [first_N[low:]], after_low, num_cached=low)
+    tail_NLE, other_tail_NLE = both_NLE[: len(first_N) - high], both_NLE[len(first_N) - high :]
     path_NLE = torch.cat([head_NLE, middle_NLE])
     return torch.cat([path_NLE, tail_NLE]), torch.cat([head_NLE, again_NLE]), torch.cat([path_NLE, other_tail_NLE])
 
@@ -93,17 +95,25 @@ def _counts(policy: LoadedPolicy, counter: ExpertCounter, texts: Sequence[Tensor
         return counter.collect()
 
 
-def _continue(policy: LoadedPolicy, counter: ExpertCounter, texts: Sequence[Tensor], before: Any) -> tuple[Tensor, Any]:
+def _continue(
+    policy: LoadedPolicy, counter: ExpertCounter, texts: Sequence[Tensor], before: Any, *, num_cached: int
+) -> tuple[Tensor, Any]:
     ids_BT, slot_BT, num = _padded(policy, texts)
-    return run_continued(policy, counter, range(num), ids_BT, slot_BT, [len(text) for text in texts], before)
+    lengths = [len(text) for text in texts]
+    return run_continued(policy, counter, range(num), ids_BT, slot_BT, lengths, before, num_cached=num_cached)
 
 
 def _padded(policy: LoadedPolicy, texts: Sequence[Tensor]) -> tuple[Tensor, Tensor, int]:
     """(ids [B, T], a slot of its own for each token [B, T], their number); padding lies one slot beyond."""
-    slots = torch.arange(sum(map(len, texts))).split([len(text) for text in texts])
-    ids_BT = torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True)
-    slot_BT = torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True, padding_value=sum(map(len, texts)))
-    return ids_BT.to(policy.device), slot_BT.to(policy.device), sum(map(len, texts))
+    num_tokens, longest = sum(map(len, texts)), max(map(len, texts))
+    ids_BT = torch.zeros((len(texts), longest), dtype=torch.long)
+    slot_BT = torch.full((len(texts), longest), num_tokens)
+    first_slot = 0
+    for row, text in enumerate(texts):
+        ids_BT[row, : len(text)] = text
+        slot_BT[row, : len(text)] = torch.arange(first_slot, first_slot + len(text))
+        first_slot += len(text)
+    return ids_BT.to(policy.device), slot_BT.to(policy.device), num_tokens
 
 
 def _differing(left_NLE: Tensor, right_NLE: Tensor) -> int:

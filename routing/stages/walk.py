@@ -6,6 +6,7 @@ from dataclasses import replace
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import find_anchors, tokens_once
+from routing.measure.attention import go_on_without_mask
 from routing.measure.capture import ExpertCounter
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy
@@ -29,11 +30,13 @@ def settle_walk(
     if begun == WHOLE or (begun is None and not anchors):
         _record(writer, WHOLE, tokens_to_compute(prepared.parts, prepared.tree, None))
         return None
+    go_on_without_mask(policy.model, on=True)
     probe = probe_cache(policy, counter, [one.token_ids for one in prepared.corpus.trajectories])
     if not is_trusted(probe, prepared.dtype):
         why = f"the model's cache can't be gone on from ({said_of(probe)})"
         if begun == PREFIX_ONCE:
             raise InputError(f"{writer.folder}: was begun with prefixes computed once, now {why}; choose another --out")
+        go_on_without_mask(policy.model, on=False)
         progress.note(f"every trajectory is computed whole: {why}")
     walk = PREFIX_ONCE if is_trusted(probe, prepared.dtype) else WHOLE
     held = HeldCaches(anchors=anchors, budget_bytes=HELD_BYTES[policy.device.type]) if walk == PREFIX_ONCE else None

@@ -69,7 +69,7 @@ class CorpusRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheProbe:
-    """Expert ids compared before the run, and how many moved: with cached prefixes, and by padding alone; `fault` is what failed."""
+    """Expert ids compared before the run; how many moved with cached prefixes, and by padding alone. `fault` is what failed."""
 
     num_ids: int
     cache_differs: int
@@ -93,7 +93,7 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
-    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed, absent from manifests before there was a choice
+    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed, absent before there was a choice
     cache_probe: CacheProbe | None = None
 
 
