@@ -13,8 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.write_docs import architectures_text
+from routing.measure.attention import go_on_without_mask
 from routing.measure.capture import ExpertCounter, ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder
+from routing.measure.policy import LoadedPolicy
+from routing.measure.prefixes import cache_keyword
+from routing.measure.probe import is_trusted, probe_cache
 from routing.measure.refusals import REASONS
 from tests.conftest import REPOSITORY
 from tests.measure.families import FAMILIES, TRIED_WITH, tiny_config
@@ -48,6 +52,20 @@ def build(model_type, **more) -> TinyModel:
         geometry=read_geometry(config, where=model_type),
         experts=find_experts(decoder),
         sequences=tuple(torch.randint(3, 96, (length,)) for length in LENGTHS),
+    )
+
+
+def as_policy(model: TinyModel) -> LoadedPolicy:
+    """The same as a policy whose passes may go on from its cache."""
+    go_on_without_mask(model.decoder, on=True)
+    return LoadedPolicy(
+        model=model.decoder,
+        experts=model.experts,
+        top_k=model.geometry.shape.top_k,
+        device=torch.device("cpu"),
+        attention_implementation="sdpa",
+        experts_implementation="eager",
+        cache_keyword=cache_keyword(model.decoder),
     )
 
 
@@ -165,6 +183,16 @@ def test_padded_rows_without_a_mask_route_as_the_sequences_alone(family):
     together_SLE, _ = count_rows(model, sequences)
     alone_SLE = torch.cat([count_rows(model, [one])[0] for one in sequences])
     assert torch.equal(together_SLE, alone_SLE)
+
+
+def test_prefixes_are_computed_once_where_the_document_says(family):
+    known, model = family
+    policy = as_policy(model)
+    sequences = [torch.randint(3, 96, (length,)).numpy() for length in LONG]
+    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
+        probe = probe_cache(policy, counter, sequences)
+    go_on_without_mask(model.decoder, on=False)
+    assert ("prefix-once" if is_trusted(probe, torch.float32) else "whole") == known.walk, probe
 
 
 def test_the_document_says_what_the_model_shows(family):

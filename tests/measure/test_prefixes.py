@@ -8,15 +8,13 @@ from routing.corpus.tree import build_tree
 from routing.measure import anchors as anchors_module
 from routing.measure import attention, forward
 from routing.measure.anchors import continued, find_anchors, tokens_once
-from routing.measure.attention import go_on_without_mask
 from routing.measure.capture import ExpertCounter
 from routing.measure.forward import Budget, measure_part
 from routing.measure.plan import plan_parts
-from routing.measure.policy import LoadedPolicy
-from routing.measure.prefixes import HeldCaches, cache_keyword, num_bytes
+from routing.measure.prefixes import HeldCaches, num_bytes
 from routing.measure.probe import is_trusted, probe_cache
 from routing.store.manifest import CacheProbe
-from tests.measure.test_families import build
+from tests.measure.test_families import as_policy, build
 
 NESTED = ("qwen3_moe", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3")  # attention, GDN, sliding windows, latent attention
 WINDOW = 16
@@ -55,19 +53,6 @@ def sequences():
 def family_policy(request):
     changes = {"sliding_window": WINDOW} if request.param == "gpt_oss" else {}
     return as_policy(build(request.param, **changes))
-
-
-def as_policy(model) -> LoadedPolicy:
-    go_on_without_mask(model.decoder, on=True)
-    return LoadedPolicy(
-        model=model.decoder,
-        experts=model.experts,
-        top_k=model.geometry.shape.top_k,
-        device=torch.device("cpu"),
-        attention_implementation="sdpa",
-        experts_implementation="eager",
-        cache_keyword=cache_keyword(model.decoder),
-    )
 
 
 def _loads(policy, sequences, *, once, tokens_per_part=10**9, tokens_per_batch=4096, budget_bytes=10**9, order=None):
