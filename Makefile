@@ -35,6 +35,7 @@ bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
 	$(BIN)/python -m pipelines.bench_estimate
 	$(BIN)/python -m pipelines.bench_fit
+	$(BIN)/python -m pipelines.bench_prefix
 
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid
