@@ -27,7 +27,7 @@ from routing.measure.prefixes import HELD_BYTES, HeldCaches
 RETAIL = "../shared/trajectories"
 RETAIL_TOKENS = 100_000
 TARGET_RETAIL, TARGET_LOGS = 0.9, 0.85
-# Logs: requests of one length behind prompts; prompts twice a request's half, so that logical = 2 x packed but for the prompts.
+# Requests of one length; half of their tokens, but for one reading of each prompt, are shared.
 NUM_PROMPTS, REQUESTS_A_PROMPT, PROMPT_TOKENS, OWN_TOKENS = 3, 16, 1_536, 1_440
 SEGMENT_TOKENS = 1_024
 
@@ -35,8 +35,10 @@ SEGMENT_TOKENS = 1_024
 def retail() -> list[TokenIds]:
     """Token ids of the first trajectories of each retail file, none where the files are not there."""
     paths = sorted(Path(RETAIL).glob("*retail*.json"))
+    if not paths:
+        return []
     tokenizer = load_tokenizer(resolve_policy(POLICY))
-    return [one.token_ids for one in load_corpus(paths, tokenizer=tokenizer, max_tokens=RETAIL_TOKENS).trajectories] if paths else []
+    return [one.token_ids for one in load_corpus(paths, tokenizer=tokenizer, max_tokens=RETAIL_TOKENS).trajectories]
 
 
 def request_logs() -> list[TokenIds]:

@@ -94,7 +94,8 @@ def _measure_missing(prepared: Prepared, policy: LoadedPolicy, writer: RunWriter
     budget = Budget(tokens_per_batch=writer.manifest.settings.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
         held = settle_walk(prepared, policy, counter, writer, progress)
-        progress.begin(f"measuring {writer.manifest.label}", tokens_to_compute(missing, prepared.tree, held))
+        num_tokens = tokens_to_compute(missing, prepared.tree, held.anchors if held else None)
+        progress.begin(f"measuring {writer.manifest.label}", num_tokens)
         for part in missing:
             _measure_one(policy, counter, part, prepared.tree, sequences, budget, held, writer, progress.advance)
     finished = Run(folder=writer.folder, manifest=writer.manifest)

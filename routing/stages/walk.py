@@ -1,11 +1,11 @@
 """Whether a run computes shared prefixes once: as it began, or as the probe of the model's cache allows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
-from routing.measure.anchors import find_anchors, tokens_once
+from routing.measure.anchors import Anchor, find_anchors, tokens_once
 from routing.measure.attention import go_on_without_mask
 from routing.measure.capture import ExpertCounter
 from routing.measure.plan import PartPlan
@@ -40,13 +40,13 @@ def settle_walk(
         progress.note(f"every trajectory is computed whole: {why}")
     walk = PREFIX_ONCE if is_trusted(probe, prepared.dtype) else WHOLE
     held = HeldCaches(anchors=anchors, budget_bytes=HELD_BYTES[policy.device.type]) if walk == PREFIX_ONCE else None
-    _record(writer, walk, tokens_to_compute(prepared.parts, prepared.tree, held), cache_probe=probe)
+    _record(writer, walk, tokens_to_compute(prepared.parts, prepared.tree, held.anchors if held else None), cache_probe=probe)
     return held
 
 
-def tokens_to_compute(parts: Sequence[PartPlan], tree: PrefixTree, held: HeldCaches | None) -> int:
-    """Of these parts; what a part computes again of prefixes that earlier ones brought is left out."""
-    return sum(part.num_tokens for part in parts) if held is None else sum(tokens_once(tree, parts, held.anchors))
+def tokens_to_compute(parts: Sequence[PartPlan], tree: PrefixTree, anchors: Mapping[int, Anchor] | None) -> int:
+    """Of these parts, whole without anchors; what a part computes again of prefixes that earlier ones brought is left out."""
+    return sum(part.num_tokens for part in parts) if anchors is None else sum(tokens_once(tree, parts, anchors))
 
 
 def _record(writer: RunWriter, walk: str, planned_tokens: int, **changes: object) -> None:
