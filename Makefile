@@ -29,12 +29,13 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench
 	$(BIN)/python -m pipelines.bench_estimate
 	$(BIN)/python -m pipelines.bench_fit
+	$(BIN)/python -m pipelines.bench_report
 	$(BIN)/python -m pipelines.bench_prefix
 
 trace: $(STAMP)

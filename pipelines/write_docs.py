@@ -4,25 +4,36 @@ docs/commands.md and the JSON Schemas come from the program, docs/architectures.
 """
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from routing.audit.record_rows import AuditRecord
 from routing.cli.app import app
 from routing.measure.refusals import REASONS
-from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, schema_text
+from routing.store.table_schema import PLAN_SCHEMA_ID, SCHEMA_ID, plan_schema_text, record_schema_text, schema_text
 from tests.measure.families import FAMILIES, TRIED_WITH
 from tests.measure.tiny import NUM_LAYERS
 
 TARGET = Path("docs/commands.md")
 ARCHITECTURES = Path("docs/architectures.md")
 SCHEMAS = Path("data/schemas")
+AUDIT_SCHEMA_ID = "audit.schema.json"
+
+
+def verbs(group: Any) -> dict[str, Any]:
+    """Every command by name, one inside a group with the group's name before it: `import counts`."""
+    found = {}
+    for name, command in group.commands.items():
+        inner = verbs(command) if hasattr(command, "commands") else {}
+        found |= {f"{name} {verb}": one for verb, one in inner.items()} or {name: command}
+    return found
 
 
 def commands_text() -> str:
     """Every command with its help, arguments and flags, as Markdown."""
     lines = ["# Commands", "", "Written by `make docs` from the program.", ""]
-    group = typer.main.get_command(app)
-    for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(verbs(typer.main.get_command(app)).items()):
         lines += [
             f"## routing {name}",
             "",
@@ -84,6 +95,7 @@ def main() -> None:
     SCHEMAS.mkdir(exist_ok=True)
     (SCHEMAS / SCHEMA_ID).write_text(schema_text())
     (SCHEMAS / PLAN_SCHEMA_ID).write_text(plan_schema_text())
+    (SCHEMAS / AUDIT_SCHEMA_ID).write_text(record_schema_text(AuditRecord, AUDIT_SCHEMA_ID))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from routing.audit.claims import Comparison, Proposal, evidence_fault, evidence_of
+from routing.audit.difference import Moved
+from routing.audit.peaks import PeakFacts
 from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
+from routing.core.calibration import Calibration
+from routing.core.judgement import Level
 
 MARKING_WORDS = ("simulated", "toy", "untrained", "random", "demo", "test")
 Pairs = tuple[tuple[str, str], ...]
@@ -27,7 +31,8 @@ class CorpusFile:
 class WorstRow:
     """A run at one (EP, batch size). Ratios and places are null without a full batch; places are 0-based.
 
-    `mean_over_layers` and `pooled_over_layers` are of the worst batch. `num_tokens` are those of full batches.
+    `mean_over_layers` and `pooled_over_layers` are of the worst batch. `num_tokens` are those of full batches. `uniform` is the
+    median of what a router without any preference would show as worst over as many batches and layers.
     """
 
     ep: int
@@ -41,6 +46,7 @@ class WorstRow:
     worst_rank: int | None
     mean_over_layers: float | None
     pooled_over_layers: float | None
+    uniform: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +60,38 @@ class LayerRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShareRow:
+    """One rank's rows over the layer's even share, in the worst batch of an (EP, batch size); null in a layer without rows."""
+
+    ep: int
+    batch_tokens: int
+    batch: int
+    layer: int
+    rank: int
+    share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchWorsts:
+    """The worst layer's imbalance of every full batch of an (EP, batch size), in batch order."""
+
+    ep: int
+    batch_tokens: int
+    imbalances: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """One measured run; `name` tells it from the others on the page. Tokens are of the whole run."""
+    """One run; `name` tells it from the others on the page. Tokens are of the whole run.
+
+    `script` makes the run's tables in DuckDB again, for whoever pastes it. `origin` is `measured` by forward passes, or
+    `recorded` by another engine and imported.
+    """
 
     name: str
     run: str
     label: str
+    origin: str
     policy: str
     architecture: str
     markings: tuple[str, ...]
@@ -73,8 +105,37 @@ class RunFacts:
     files: tuple[CorpusFile, ...]
     refused: tuple[tuple[str, int], ...]
     provenance: Pairs
+    content_hash: str | None
+    corpus_hash: str
     worsts: tuple[WorstRow, ...]
     layers: tuple[LayerRow, ...]
+    shares: tuple[ShareRow, ...] = ()
+    batches: tuple[BatchWorsts, ...] = ()
+    script: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerMove:
+    """A layer in two runs, all tokens of a run as one batch: both imbalances and the 95% interval of other minus base."""
+
+    ep: int
+    layer: int
+    base_imbalance: float
+    other_imbalance: float
+    low: float
+    high: float
+    is_beyond: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyPair:
+    """Two runs side by side by name; `is_paired` where they hold the same corpus. No `layers` where `why_not` says why."""
+
+    base: str
+    other: str
+    is_paired: bool
+    layers: tuple[LayerMove, ...]
+    why_not: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,13 +158,19 @@ class EntryFacts:
     def outcome(self) -> str:
         """The worst over runs: exceeded, holds, proven, unmeasured."""
         found = {one.outcome for one in self.comparisons}
-        return next(outcome for outcome in ("exceeded", "holds", "proven", "unmeasured") if outcome in found)
+        return next((outcome for outcome in ("exceeded", "holds", "proven") if outcome in found), "unmeasured")
 
     @property
     def slack(self) -> Decimal | None:
         """Allowance minus the observed max of the evidence; what an edited entry still says it has left is not taken."""
         claimed = self.entry.evidence.observed_max
         return None if claimed is None else self.entry.allowance - claimed.imbalance
+
+    @property
+    def level(self) -> Level | None:
+        """The resampled level that bounds the allowance, of a stratum or of a run's mix; None where none was resampled."""
+        found = [one for one in (self.entry.evidence.estimate, self.entry.evidence.stress) if one is not None]
+        return max(found, key=lambda one: one.high, default=None)
 
     @property
     def seen(self) -> Decimal | None:
@@ -122,7 +189,11 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """All that the page is written from. `view` and `order` are how its batches were cut."""
+    """All that the page is written from. `view` and `order` are how its batches were cut.
+
+    `against` is the difference to an earlier table, `against_name` its file; None where none was named. `calibrations` are of
+    the methods that the table names.
+    """
 
     table: AllowanceTable
     table_name: str
@@ -134,6 +205,11 @@ class Facts:
     checks: tuple[str, ...]
     queries: tuple[Query, ...]
     provenance: Pairs
+    pairs: tuple[PolicyPair, ...] = ()
+    peaks: tuple[PeakFacts, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
+    against: tuple[Moved, ...] | None = None
+    against_name: str | None = None
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:

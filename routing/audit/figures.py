@@ -4,22 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from routing.audit.charts import (
-    GLYPHS,
-    MARKS,
-    STATISTICS,
-    Mark,
-    accessible,
-    layer_chart,
-    series_colour,
-    size_chart,
-    statistics_chart,
-    top_of,
-)
+from routing.audit.charts import STATISTICS, Mark, layer_chart, size_chart, statistics_chart
+from routing.audit.drawing import GLYPHS, MARKS, accessible, series_colour, top_of
 from routing.audit.facts import Facts, RunFacts, WorstRow
 from routing.audit.words import exact, ratio, size
 
-_NAMED = ("worst", "mean over layers", "pooled over layers")
+_NAMED = (
+    "worst: the busiest rank of the worst layer, what must fit in memory",
+    "mean over layers: what a tool that averages its layers shows",
+    "pooled: what a tool that adds up the layers before it compares ranks shows",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """Panels side by side, what they show, and the file of the query that they are drawn from."""
+    """Panels side by side, what they show, and the file of the query that they are drawn from, empty where none is."""
 
     name: str
     title: str
@@ -49,6 +43,9 @@ class Figure:
     legend: tuple[LegendItem, ...]
     panels: tuple[Panel, ...]
     query: str
+
+
+_UNIFORM_ITEM = LegendItem(glyph="\u2508\u2508", colour="var(--muted)", text="a uniform router (computed)")
 
 
 def reference_size(runs: Sequence[RunFacts]) -> int | None:
@@ -63,11 +60,8 @@ def reference_size(runs: Sequence[RunFacts]) -> int | None:
     return max(in_all or in_some or at_all, default=None)
 
 
-def figures(facts: Facts) -> tuple[Figure, ...]:
-    """Imbalance by layer, by batch size, and worst beside mean and pooled; none where no run has a full batch."""
-    chosen = reference_size(facts.runs)
-    if chosen is None:
-        return ()
+def series_figures(facts: Facts, chosen: int) -> tuple[Figure, ...]:
+    """Imbalance by layer, by batch size, and worst beside mean and pooled; `chosen` is the batch size of the first and last."""
     eps = sorted({row.ep for run in facts.runs for row in run.worsts})
     return (_by_layer(facts, eps, chosen), _by_size(facts, eps), _by_statistic(facts, eps, chosen))
 
@@ -83,7 +77,7 @@ def _by_layer(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         ]
         for ep in eps
     }
-    allowed = {ep: _allowances(facts, ep).get(chosen) for ep in eps}
+    allowed = {ep: allowances_at(facts, ep).get(chosen) for ep in eps}
     top = _top(marks, _present(allowed.values()))
     panels = []
     for ep in eps:
@@ -95,13 +89,13 @@ def _by_layer(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
                 low, high = mine[0], mine[-1]
                 said.append(f"{name}: from {ratio(low[0])} in layer {low[1]} to {ratio(high[0])} in layer {high[1]}.")
         title = f"Imbalance by layer at EP {ep}, batches of {size(chosen)} tokens"
-        panels.append(_panel("layers", ep, title, svg, [*said, _said(allowed[ep])]))
+        panels.append(panel("layers", ep, title, svg, [*said, _said(allowed[ep])]))
     return Figure(
         name="layers",
         title=f"Imbalance by layer, batches of {size(chosen)} tokens",
         caption="Each point is a layer's largest imbalance over the full batches. A training run must have memory for the layer "
         "that stands out, not for the average one.",
-        legend=(*_run_legend(names), _allowance_item(any(allowed.values()), "dashed line")),
+        legend=(*run_legend(names), allowance_item(any(allowed.values()), "dashed line")),
         panels=tuple(panels),
         query="sql/imbalance_by_layer.sql",
     )
@@ -119,20 +113,23 @@ def _by_size(facts: Facts, eps: Sequence[int]) -> Figure:
         ]
         for ep in eps
     }
-    allowed = {ep: {one: value for one, value in _allowances(facts, ep).items() if one in full} for ep in eps}
+    allowed = {ep: {one: value for one, value in allowances_at(facts, ep).items() if one in full} for ep in eps}
+    uniform = {ep: _uniform(facts, ep) for ep in eps}
     top = _top(marks, [float(value) for found in allowed.values() for value in found.values()])
     panels = []
     for ep in eps:
-        svg = size_chart(marks[ep], names=names, allowances=allowed[ep], top=top)
+        svg = size_chart(marks[ep], names=names, allowances=allowed[ep], uniform=uniform[ep], top=top)
         said = [f"{mark.name}, {size(int(mark.at))} tokens: {ratio(mark.imbalance)}." for mark in marks[ep]]
+        said += [f"A uniform router, {size(one)} tokens: {ratio(value)}." for one, value in uniform[ep].items()]
         said += [f"Allowance at {size(one)}: {exact(value)}." for one, value in allowed[ep].items()]
-        panels.append(_panel("sizes", ep, f"Worst imbalance by batch size at EP {ep}", svg, said))
+        panels.append(panel("sizes", ep, f"Worst imbalance by batch size at EP {ep}", svg, said))
     return Figure(
         name="sizes",
         title="Worst imbalance by batch size",
         caption="Each point is the worst layer of the worst batch. As a rule smaller batches are less even, so that an allowance "
-        "belongs to its batch size; larger ones are fewer here, so that their worst is seen less well.",
-        legend=(*_run_legend(names), _allowance_item(any(allowed.values()), "bar")),
+        "belongs to its batch size; larger ones are fewer here, so that their worst is seen less well. The dotted line is what a "
+        "router that likes no expert would show by drawing alone, over as many layers and batches: what is above it is liking.",
+        legend=(*run_legend(names), _UNIFORM_ITEM, allowance_item(any(allowed.values()), "bar")),
         panels=tuple(panels),
         query="sql/imbalance.sql",
     )
@@ -149,7 +146,7 @@ def _by_statistic(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         ]
         for ep in eps
     }
-    allowed = {ep: _allowances(facts, ep).get(chosen) for ep in eps}
+    allowed = {ep: allowances_at(facts, ep).get(chosen) for ep in eps}
     top = _top(marks, _present(allowed.values()))
     panels = []
     for ep in eps:
@@ -157,14 +154,14 @@ def _by_statistic(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         svg = statistics_chart(marks[ep], names=names, allowance=allowed[ep], top=top)
         said = [f"{mark.name}, {mark.at}: {ratio(mark.imbalance)}." for mark in marks[ep]]
         title = f"Worst, mean and pooled imbalance at EP {ep}, batches of {size(chosen)} tokens"
-        panels.append(_panel("statistics", ep, title, svg, [*said, _said(allowed[ep])]))
+        panels.append(panel("statistics", ep, title, svg, [*said, _said(allowed[ep])]))
     legend = [LegendItem(glyph=GLYPHS[at], colour=f"var(--{one})", text=_NAMED[at]) for at, one in enumerate(STATISTICS)]
     return Figure(
         name="statistics",
         title=f"Worst layer beside mean and pooled, batches of {size(chosen)} tokens",
         caption="All three are of the same batch. A tool that averages its layers would show the mean; one that adds up the "
         "layers before it compares ranks would show the pooled figure. Memory has to hold for the worst.",
-        legend=(*legend, _allowance_item(any(allowed.values()), "dashed line")),
+        legend=(*legend, allowance_item(any(allowed.values()), "dashed line")),
         panels=tuple(panels),
         query="sql/imbalance.sql",
     )
@@ -181,14 +178,25 @@ def _top(marks: Mapping[int, Sequence[Mark]], allowances: Sequence[float]) -> fl
     return top_of([*(mark.imbalance for found in marks.values() for mark in found), *allowances])
 
 
-def _panel(figure: str, ep: int, title: str, svg: str, said: Sequence[str]) -> Panel:
+def panel(figure: str, ep: int, title: str, svg: str, said: Sequence[str]) -> Panel:
+    """One EP size's drawing with its words."""
     return Panel(title=f"EP {ep}", svg=accessible(svg, name=f"{figure}-ep{ep}", title=title, description=" ".join(said)))
 
 
-def _allowances(facts: Facts, ep: int) -> dict[int, Decimal]:
+def allowances_at(facts: Facts, ep: int) -> dict[int, Decimal]:
     """By batch size, of the entries that speak for all layers."""
     entries = [one.entry for one in facts.entries if one.entry.ep == ep and one.entry.layer == "all"]
     return {entry.batch_tokens: entry.allowance for entry in entries}
+
+
+def _uniform(facts: Facts, ep: int) -> dict[int, float]:
+    """By batch size, the largest over runs."""
+    rows = [(row.batch_tokens, row.uniform) for run in facts.runs for row in run.worsts if row.ep == ep]
+    found: dict[int, float] = {}
+    for batch_tokens, value in rows:
+        if value is not None:
+            found[batch_tokens] = max(value, found.get(batch_tokens, 1.0))
+    return found
 
 
 def _present(values: Iterable[Decimal | None]) -> list[float]:
@@ -199,12 +207,14 @@ def _said(allowance: Decimal | None) -> str:
     return "No allowance is in the table." if allowance is None else f"The allowance is {exact(allowance)}."
 
 
-def _run_legend(names: Sequence[str]) -> list[LegendItem]:
+def run_legend(names: Sequence[str]) -> list[LegendItem]:
+    """A mark and its colour for each run."""
     return [
         LegendItem(glyph=GLYPHS[place % len(MARKS)], colour=series_colour(place), text=name) for place, name in enumerate(names)
     ]
 
 
-def _allowance_item(is_drawn: bool, shape: str) -> LegendItem:
+def allowance_item(is_drawn: bool, shape: str) -> LegendItem:
+    """The allowance's mark, or that there is none."""
     text = f"allowance ({shape})" if is_drawn else "no allowance is in the table for this batch size"
     return LegendItem(glyph="\u2504\u2504" if shape == "dashed line" else "\u2501", colour="var(--allowance)", text=text)

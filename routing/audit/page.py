@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from routing.audit import words
+from routing.audit.advice import advices
 from routing.audit.claims import Comparison
 from routing.audit.facts import EntryFacts, Facts, RunFacts
-from routing.audit.figures import figures, reference_size
+from routing.audit.figures import reference_size, series_figures
+from routing.audit.grid_figures import grid_figures, peak_figure
+from routing.audit.peaks import untested_eps
 from routing.audit.verdict import furthest, judge, limits
-from routing.audit.words import count, dash, exact, listed, number_of, ratio, size
+from routing.audit.words import count, dash, exact, gigabytes, listed, number_of, percent, ratio, signed, size
 from routing.core.observed import BatchWorst
 
 NUM_SHOWN_ABOVE = 50
@@ -37,14 +40,20 @@ def page(template: str, facts: Facts) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (ratio, exact, count, size, dash, listed, number_of)
+    filters = (ratio, exact, count, size, dash, listed, number_of, percent, signed, gigabytes, share)
     environment.filters.update({one.__name__: one for one in filters})
-    above = furthest(facts.comparisons, NUM_SHOWN_ABOVE)
+    above, chosen = furthest(facts.comparisons, NUM_SHOWN_ABOVE), reference_size(facts.runs)
+    drawn = () if chosen is None else (*series_figures(facts, chosen), *grid_figures(facts, chosen))
     return environment.from_string(template).render(
         facts=facts,
         verdict=judge(facts),
         limits=limits(facts),
-        figures=figures(facts),
+        advices=advices(facts),
+        figures={one.name: one for one in drawn},
+        peak_figure=peak_figure(facts.peaks),
+        untested=untested_eps([one.entry.ep for one in facts.entries], facts.peaks),
+        queries={one.name: one.text for one in facts.queries},
+        has_held_out=any(one.entry.evidence.held_out for one in facts.entries),
         grid_eps=sorted({one.entry.ep for one in facts.entries if one.entry.layer == "all"}),
         grid_sizes=sorted({one.entry.batch_tokens for one in facts.entries if one.entry.layer == "all"}, reverse=True),
         grid={(one.entry.ep, one.entry.batch_tokens): one for one in facts.entries if one.entry.layer == "all"},
@@ -69,6 +78,11 @@ def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:
     columns = tuple((run.name, ep) for run in runs for ep in eps)
     rows = tuple((layer, tuple(found.get((name, ep, layer)) for name, ep in columns)) for layer in layers)
     return LayerTable(batch_tokens=chosen, columns=columns, rows=rows)
+
+
+def share(value: float) -> str:
+    """A share of batches in percent, three digits after the point: what a calibration resolves."""
+    return f"{100 * value:.3f}%"
 
 
 def binding(one: EntryFacts) -> str:

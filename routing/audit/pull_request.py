@@ -60,6 +60,11 @@ def code(text: str) -> str:
     return "<code>" + "".join(map(_letter, text)) + "</code>"
 
 
+def plain(text: str) -> str:
+    """`text` as running text that means nothing to Markdown or HTML; a space of no width keeps a mention from being one."""
+    return "".join(f"{_letter(letter)}&#8203;" if letter in "@#" else _letter(letter) for letter in text)
+
+
 def _letter(letter: str) -> str:
     if letter.isalnum() or letter == " ":
         return letter

@@ -7,6 +7,7 @@ from typing import Literal
 
 from routing.audit.claims import Comparison, RunIdentity, evidence_fault, evidence_of, unmeasured
 from routing.audit.facts import EntryFacts, Facts
+from routing.audit.peaks import untested_eps
 from routing.audit.words import count, exact, listed, number_of, ratio, size
 from routing.core.allowance import Entry
 
@@ -24,36 +25,64 @@ class Verdict:
 
 
 def judge(facts: Facts) -> Verdict:
-    """Fails where a batch is above its allowance or evidence is not what its run shows; open where nothing was compared."""
-    comparisons = facts.comparisons
-    faults = [fault for one in comparisons if (fault := evidence_fault(one)) is not None]
+    """Fails where a batch is above its allowance, an estimate under its measured peak, or evidence not what its run shows.
+
+    Open where nothing was compared.
+    """
+    faults = [fault for one in facts.comparisons if (fault := evidence_fault(one)) is not None]
+    under = [one for one in facts.peaks if one.is_under]
     passed = [one for one in facts.entries if one.outcome == "exceeded"]
     compared = [one for one in facts.entries if one.outcome in ("exceeded", "holds")]
-    kind: Literal["holds", "fails", "open"] = "fails" if passed or faults else "holds" if compared else "open"
+    kind: Literal["holds", "fails", "open"] = "fails" if passed or under or faults else "holds" if compared else "open"
+    failures = []
     if passed:
         verb = "does" if len(passed) == 1 else "do"
-        headline = f"{len(passed)} of {number_of(len(facts.entries), 'allowance')} {verb} not hold."
-    elif faults:
-        headline = "The table's evidence is not what its own runs show."
-    elif not compared:
-        headline = "These runs say nothing about this table: no full batch at any of its batch sizes."
-    elif len(compared) < len(facts.entries):
-        rest = len(facts.entries) - len(compared)
-        headline = (
-            f"{len(compared)} of {number_of(len(facts.entries), 'allowance')} could be compared, and hold; {rest} could not."
+        failures.append(f"{len(passed)} of {number_of(len(facts.entries), 'allowance')} {verb} not hold.")
+    if under:
+        failures.append(f"{len(under)} of {number_of(len(facts.peaks), 'estimate is', 'estimates are')} under the measured peak.")
+    if faults and not failures:
+        failures.append("The table's evidence is not what its own runs show.")
+    sentences = [*_measured(compared), *_peaks(facts), *(f"Evidence: {fault}." for fault in faults), *_cautions(facts)]
+    return Verdict(
+        kind=kind,
+        headline=" ".join(failures) or _headline(facts, len(compared)),
+        sentences=tuple(sentences),
+        not_covered=tuple(_not_covered(facts)),
+    )
+
+
+def _headline(facts: Facts, num_compared: int) -> str:
+    """Where nothing fails."""
+    if not facts.runs:
+        return "No measured run was given: this page shows what the table says of itself, and tests nothing of it."
+    if not num_compared:
+        return "These runs say nothing about this table: no full batch at any of its batch sizes."
+    if num_compared < len(facts.entries):
+        rest = len(facts.entries) - num_compared
+        return f"{num_compared} of {number_of(len(facts.entries), 'allowance')} could be compared, and hold; {rest} could not."
+    if _only_its_own(facts):
+        return "Every allowance holds in every batch of the runs that it was fitted to."
+    return "Every allowance holds in every measured batch."
+
+
+def _peaks(facts: Facts) -> Iterator[str]:
+    """How the estimates stand against measured peaks; like with like is without the buffer, which PyTorch can't show."""
+    for one in facts.peaks:
+        yield (
+            f"The memory estimate of {one.peak.wave} is {_over(one.over_fraction)} its measured peak, "
+            f"{_over(one.over_fraction_without_hybridep)} it without the HybridEP buffer, which that peak can't show "
+            f"({one.peak.state}; {one.peak.source})."
         )
-    elif _only_its_own(facts):
-        headline = "Every allowance holds in every batch of the runs that it was fitted to."
-    else:
-        headline = "Every allowance holds in every measured batch."
-    sentences = [*_measured(compared), *(f"Evidence: {fault}." for fault in faults), *_cautions(facts)]
-    return Verdict(kind=kind, headline=headline, sentences=tuple(sentences), not_covered=tuple(_not_covered(facts)))
+
+
+def _over(fraction: float) -> str:
+    return f"{abs(fraction):.1%} {'under' if fraction < 0 else 'over'}"
 
 
 def limits(facts: Facts) -> tuple[str, ...]:
     """What the evidence supports: chances and shares from the number of batches, and what alone is proven."""
     entries = [one.entry for one in facts.entries]
-    coverage = (line for entry in entries for line in entry.evidence.coverage if not line.startswith("Only min("))
+    coverage = (line for entry in entries for line in entry.evidence.coverage if not _is_told_elsewhere(line))
     found = list(dict.fromkeys(coverage))
     for batch_tokens in dict.fromkeys(entry.batch_tokens for entry in entries):
         policies = (one for entry in entries if entry.batch_tokens == batch_tokens for one in entry.evidence.policies)
@@ -75,6 +104,11 @@ def limits(facts: Facts) -> tuple[str, ...]:
     if not any(entry.evidence.held_out for entry in entries):
         found.append("The table holds no held-out test: no fit on half of the units was tried on the other half.")
     return tuple(found)
+
+
+def _is_told_elsewhere(line: str) -> bool:
+    """The ceiling has a sentence for all EP sizes, and held-out results a table."""
+    return line.startswith("Only min(") or ", held out " in line
 
 
 def _measured(compared: Sequence[EntryFacts]) -> Iterator[str]:
@@ -112,6 +146,8 @@ def _cautions(facts: Facts) -> Iterator[str]:
             yield "These are the runs that the table was fitted to: that it holds for them is no test on new data."
     elif own:
         yield f"Of these runs the table was fitted to {listed(sorted(one.label for one in own))}, which are no test on new data."
+    if imported := [run.name for run in facts.runs if run.origin == "recorded"]:
+        yield f"{listed(imported)}: recorded by another engine and imported; no forward pass here can vouch for these loads."
     for words in dict.fromkeys(run.markings for run in facts.runs if run.markings):
         names = [run.name for run in facts.runs if run.markings == words]
         yield f"{listed(names)}: the names of policy or corpus say {listed(words)}; these are no production numbers."
@@ -123,8 +159,27 @@ def _cautions(facts: Facts) -> Iterator[str]:
     failed = sorted({one.entry.batch_tokens for one in facts.entries if _has(one.entry, "not_validated")}, reverse=True)
     if failed:
         yield f"Not validated at {listed(map(size, failed))} tokens: held-out batches pass what the other half of a run allows."
+    yield from _left_out(facts)
     if facts.table.override is not None:
         yield f"Entries were edited by hand. {facts.table.override.name} answers for that: {facts.table.override.reason}"
+
+
+def _left_out(facts: Facts) -> Iterator[str]:
+    """What a policy does to allowances that were fitted without it: the nearest thing to a policy that nobody measured."""
+    found = [
+        (judged, one.entry)
+        for one in facts.entries
+        for judged in one.entry.evidence.held_out or ()
+        if judged.kind == "policy" and judged.num_above
+    ]
+    if not found:
+        return
+    judged, entry = max(found, key=lambda pair: pair[0].num_above / pair[0].num_batches)
+    above = f"{count(judged.num_above)} of its {number_of(judged.num_batches, 'batch', 'batches')}"
+    yield (
+        f"Do not take it for a policy that was not measured: fitted without {judged.label}, {_place(entry)} would be "
+        f"{exact(judged.allowance)}, and {above} pass that."
+    )
 
 
 def _only_its_own(facts: Facts) -> bool:
@@ -151,6 +206,11 @@ def _not_covered(facts: Facts) -> Iterator[str]:
         yield "Single layers: every entry is for the worst of all layers"
     model = facts.table.model
     yield f"Models other than {listed((model.name, *model.aliases))}, and expert placements other than {facts.table.placement}"
+    untested = untested_eps([entry.ep for entry in entries], facts.peaks)
+    if untested:
+        yield (
+            f"Memory at EP {listed(untested)}: no measured peak is at hand there, so no estimate was held against a real step"
+        )
     yield "Tokens of another kind than those measured: another task, language, prompt, or a policy further on in training"
 
 

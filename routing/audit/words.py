@@ -29,9 +29,19 @@ def size(value: int | None) -> str:
     return DASH if value is None else format_size(value)
 
 
-def gigabytes(num_bytes: int) -> str:
+def gigabytes(num_bytes: int, digits: int = 3) -> str:
     """GB are 1e9 bytes; small files keep three digits that say something."""
-    return f"{num_bytes / BYTES_PER_GB:.3g} GB"
+    return f"{num_bytes / BYTES_PER_GB:.{digits}g} GB"
+
+
+def percent(fraction: float) -> str:
+    """A difference in percent with its sign, `+18.2%`."""
+    return f"{100 * fraction:+.1f}%"
+
+
+def signed(value: float | Decimal | None, digits: int = 4) -> str:
+    """A difference of ratios with its sign."""
+    return DASH if value is None else f"{float(value):+.{digits}f}"
 
 
 def dash(value: object) -> str:
@@ -56,6 +66,8 @@ def binding(binds: str) -> str:
         return f"the allowance at EP {binds.removeprefix('ep=')}"
     if binds.startswith("batch_tokens="):
         return f"the allowance at batches of {binds.removeprefix('batch_tokens=')} tokens"
+    if binds.startswith("stratum "):
+        return f"resampled batches of the source {binds.removeprefix('stratum ')}"
     words = {
         "core": "observed worst with headroom",
         "floor": "a floor from outside",

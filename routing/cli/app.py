@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import estimating, refreshing, reporting, tables
+from routing.cli import estimating, importing, refreshing, reporting, tables
 from routing.cli.common import Json, Runs, print_answer, quiet_transformers, warn
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
@@ -168,6 +168,7 @@ app.command()(refreshing.refresh)
 app.command()(estimating.estimate)
 app.command()(estimating.wave)
 app.command()(estimating.replay)
+app.add_typer(importing.app, name="import")
 
 
 def _ep_sizes(text: str | None) -> tuple[int, ...] | None:

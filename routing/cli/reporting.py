@@ -22,19 +22,47 @@ _PROPOSED = ("ep", "batch_tokens", "layer", "allowance", "proposed", "binds")
 
 
 def report(
-    runs: Runs,
     allowances: Annotated[Path, typer.Option("--allowances", help="The allowance table to hold against the runs, a YAML file.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write, one HTML file that loads nothing.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run directories; none shows what the table says of itself.")
+    ] = None,
+    against: Annotated[Path | None, typer.Option("--against", help="An earlier table, to show what moved.")] = None,
+    peaks: Annotated[
+        Path | None, typer.Option("--peaks", help="Measured memory peaks, a CSV file; takes --waves.")
+    ] = None,
+    waves: Annotated[
+        Path | None, typer.Option("--waves", help="The waves of these peaks by name, a YAML file; takes --peaks.")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="A file for a short text for a pull request.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a page that says which allowances hold, on what evidence, and what is not covered."""
+    from routing.stages.peaks import PeakFiles
+    from routing.stages.report import ReportRequest
     from routing.stages.report import report as report_stage
 
-    written = report_stage(runs, allowances=allowances, out=out, command=tuple(sys.argv[1:]))
+    if (peaks is None) != (waves is None):
+        raise InputError("--peaks: takes --waves FILE, and --waves takes --peaks FILE")
+    request = ReportRequest(
+        runs=tuple(runs or ()),
+        allowances=allowances,
+        out=out,
+        against=against,
+        peaks=None if peaks is None or waves is None else PeakFiles(peaks=peaks, waves=waves),
+        markdown=markdown,
+        command=tuple(sys.argv[1:]),
+    )
+    written = report_stage(request)
     warn(written.warnings)
-    typer.echo(written.headline)
-    for sentence in written.sentences:
-        typer.echo(f"- {sentence}")
+    print_answer(written.body, as_json, lambda _body: _show_verdict(written.headline, written.sentences))
     typer.echo(f"{out}: written", err=True)
+
+
+def _show_verdict(headline: str, sentences: Sequence[str]) -> None:
+    typer.echo(headline)
+    for sentence in sentences:
+        typer.echo(f"- {sentence}")
 
 
 def check(

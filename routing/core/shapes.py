@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from routing.core.errors import InputError
 
 MAX_WIDTH = 1 << 20  # far above any model; a larger number is a damaged one
+_WIDTHS = ("hidden_size", "expert_ffn_size")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
     """Layers, experts and widths of one Mixture-of-Experts model.
 
-    `moe_layers` are decoder layer indices, 0-based, dense layers counted; `hidden_size` and `expert_ffn_size` are elements.
+    `moe_layers` are decoder layer indices, 0-based, dense layers counted; `hidden_size` and `expert_ffn_size` are elements,
+    0 where nobody said: recorded counts name layers and experts and no widths.
     """
 
     num_layers: int
@@ -25,7 +27,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_experts", "top_k", "hidden_size", "expert_ffn_size"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) < (0 if name in _WIDTHS else 1):
                 raise InputError(f"{name}={getattr(self, name)} is not positive")
             if getattr(self, name) > MAX_WIDTH:
                 raise InputError(f"{name}={getattr(self, name)} is above {MAX_WIDTH}")

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from routing.corpus.strict_json import (
     read_json_lines,
     read_lines,
 )
-from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.tables import ROW_KEYS, arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
 
 MAX_TEXT_FILE_BYTES = 2**30
 _HEAD_BYTES = 65_536
@@ -42,20 +42,24 @@ class Container:
     whole_text: bool = False
 
 
-def open_container(path: Path, bad_lines: BadLines, *, name: str, as_text: bool) -> Container | None:
+def open_container(
+    path: Path, bad_lines: BadLines, *, name: str, as_text: bool = False, columns: Sequence[str] = ROW_KEYS
+) -> Container | None:
     """The container at `path`, or None where its content is none we know; `as_text` takes the file as one text document.
+
+    Of Parquet, Arrow and saved datasets only `columns` are read.
 
     Raises InputError for what isn't there, is empty or can't be parsed, StorageError for what can't be read.
     """
     if _is_directory(path, name=name):
-        return _table(saved_dataset_rows(path, name=name))
+        return _table(saved_dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
         return Container(rows=_text_rows(path, name=name), whole_text=True)
     if head.startswith(b"PAR1"):
-        return _table(parquet_rows(path, name=name))
+        return _table(parquet_rows(path, name=name, wanted=columns))
     if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
-        return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name))
+        return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name, wanted=columns))
     start = head.removeprefix(BOM).lstrip(b" \t\r\n")[:1]
     if start == b"[" or (start == b"{" and not _holds_json_lines(path, name=name)):
         return _open_json(path, name=name)

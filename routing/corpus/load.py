@@ -1,6 +1,5 @@
 """A corpus from its files: dealt, rendered, tokenized, without exact repeats, everything counted."""
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from routing.corpus.files import DealtRow, OpenFile, deal_rows, open_files
 from routing.corpus.normalise import RULES, RefusedError
 from routing.corpus.render import template_renderer
 from routing.corpus.row_formats import TokenIds
-from routing.corpus.sequences import Corpus, Refusal, RenderedText, TokenizedTrajectory
+from routing.corpus.sequences import Corpus, Refusal, RenderedText, TokenizedTrajectory, token_hash
 from routing.corpus.strict_json import escape
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -97,7 +96,7 @@ def _trajectory(outcome: EncodedRow, *, domain: str | None, max_positions: int |
         return RefusedError("too_long", f"{len(ids)} tokens, the model takes {max_positions}")
     ids.setflags(write=False)
     return TokenizedTrajectory(
-        trajectory_hash=hashlib.sha256(ids.astype("<i4", copy=False).tobytes()).hexdigest(),
+        trajectory_hash=token_hash(ids),
         unit=_unit(dealt, domain=domain),
         stratum=dealt.file.name,
         source_file=dealt.file.name,

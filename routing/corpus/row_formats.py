@@ -83,7 +83,7 @@ def read_row(row: object, *, format: str, header: Mapping[str, object], columnar
     """The document in `row`, its body a Misfit where the row lacks what `format` asks for."""
     if not isinstance(row, Mapping):
         return RawDocument(body=Misfit(detail=f"the row is {_kind(row)}, not an object"))
-    task_id, domain = _task_id(row.get("task_id")), _label(row.get("domain"))
+    task_id, domain = read_labels(row)
     if format == "tau2":
         environment = _environment(header)
         body = _tau2_body(row, policy=environment.get("policy"))
@@ -95,6 +95,11 @@ def read_row(row: object, *, format: str, header: Mapping[str, object], columnar
         body = Conversation(messages=messages, tools=row.get("tools"), columnar=columnar)
         return RawDocument(body=body, task_id=task_id, domain=domain, implied_domain=_tau_bench_domain(messages))
     return RawDocument(body=_plain_body(row, format=format, columnar=columnar), task_id=task_id, domain=domain)
+
+
+def read_labels(row: Mapping[str, object]) -> tuple[str | None, str | None]:
+    """(task id, domain) as any row may carry them."""
+    return _task_id(row.get("task_id")), _label(row.get("domain"))
 
 
 def _plain_body(row: Mapping[str, object], *, format: str, columnar: bool) -> Body:

@@ -1,6 +1,9 @@
 """What a corpus is once it is read: token sequences with their origin, what was refused and why, and a count per file."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +38,33 @@ class TokenizedTrajectory:
     source_file: str
     source_row: int
     token_ids: npt.NDArray[np.int32]
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.token_ids)
+
+
+def token_hash(token_ids: npt.NDArray[np.int32]) -> str:
+    """sha256 (hex) of the ids as little-endian int32: what makes two trajectories the same."""
+    return hashlib.sha256(token_ids.astype("<i4", copy=False).tobytes()).hexdigest()
+
+
+class Described(Protocol):
+    """What a run keeps of a trajectory; of recorded counts there is no more."""
+
+    @property
+    def trajectory_hash(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def stratum(self) -> str: ...
+    @property
+    def source_file(self) -> str: ...
+    @property
+    def source_row(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +113,19 @@ class Corpus:
     def num_tokens(self) -> int:
         """Tokens of the logical view: every trajectory in full."""
         return sum(len(trajectory.token_ids) for trajectory in self.trajectories)
+
+
+class ReadCorpus(Protocol):
+    """The account of a corpus, whatever its trajectories hold."""
+
+    @property
+    def trajectories(self) -> Sequence[Described]: ...
+    @property
+    def files(self) -> Sequence[CorpusFile]: ...
+    @property
+    def refusals(self) -> Sequence[Refusal]: ...
+    @property
+    def normalised(self) -> dict[str, int]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """Rows of Parquet files, Arrow files and saved `datasets` directories."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ _ROWS_AT_ONCE = 64
 Rows = Iterator[tuple[int, object]]
 
 
-def parquet_rows(path: Path, *, name: str) -> Rows | None:
-    """(0-based row, object) of a Parquet file, read a few at a time; None where it has none of ROW_KEYS as a column."""
+def parquet_rows(path: Path, *, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
+    """(0-based row, object) of a Parquet file, read a few at a time; None where it has none of `wanted` as a column."""
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(os.path.abspath(path))
-        columns = [column for column in file.schema_arrow.names if column in ROW_KEYS]
+        columns = [column for column in file.schema_arrow.names if column in wanted]
     except Exception as error:  # damaged bytes surface as errors of every kind, here and below
         raise _unreadable(name, "Parquet", error) from None
     if not columns:
@@ -47,14 +47,14 @@ def parquet_rows(path: Path, *, name: str) -> Rows | None:
     return _rows(batches(), name=name)
 
 
-def arrow_rows(path: Path, *, is_file: bool, name: str) -> Rows | None:
+def arrow_rows(path: Path, *, is_file: bool, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
     """The same of an Arrow IPC file, or stream as `datasets` writes it."""
     import pyarrow as pa
 
     try:
         source = pa.memory_map(str(path))
         reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        columns = [column for column in reader.schema.names if column in ROW_KEYS]
+        columns = [column for column in reader.schema.names if column in wanted]
     except Exception as error:
         raise _unreadable(name, "Arrow", error) from None
     if not columns:
@@ -81,7 +81,7 @@ def is_saved_dataset(path: Path, *, name: str) -> bool:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
 
 
-def saved_dataset_rows(path: Path, *, name: str) -> Rows | None:
+def saved_dataset_rows(path: Path, *, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
     """The same of a saved `datasets` directory; splits follow each other in the order they were saved in."""
     try:
         import datasets
@@ -92,14 +92,14 @@ def saved_dataset_rows(path: Path, *, name: str) -> Rows | None:
     except Exception as error:
         raise _unreadable(name, "a saved dataset", error) from None
     splits = list(loaded.values()) if isinstance(loaded, datasets.DatasetDict) else [loaded]
-    columns = [[column for column in split.column_names if column in ROW_KEYS] for split in splits]
+    columns = [[column for column in split.column_names if column in wanted] for split in splits]
     if not all(columns):
         return None
 
     def batches() -> Iterator[Any]:
         try:
-            for split, wanted in zip(splits, columns, strict=True):
-                yield from split.select_columns(wanted).with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
+            for split, present in zip(splits, columns, strict=True):
+                yield from split.select_columns(present).with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
         except Exception as error:
             raise _unreadable(name, "a saved dataset", error) from None
 

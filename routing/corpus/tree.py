@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree, Segment
-from routing.corpus.sequences import TokenizedTrajectory
+from routing.corpus.sequences import Described
 from routing.store.schemas import SCHEMAS
 
 TokenIds = npt.NDArray[np.int32]
@@ -119,13 +119,12 @@ def _segment_hash(tokens_down_the_path: "hashlib._Hash", first_position: int) ->
     return digest.hexdigest()
 
 
-def tree_tables(tree: PrefixTree, trajectories: Sequence[TokenizedTrajectory]) -> dict[str, pa.Table]:
+def tree_tables(tree: PrefixTree, trajectories: Sequence[Described]) -> dict[str, pa.Table]:
     """The tables `segments`, `trajectories` and `paths` of a run."""
     segments = [[getattr(segment, name) for segment in tree.segments] for name in SCHEMAS["segments"].names]
     described = [
         list(range(len(trajectories))),
-        *([getattr(one, name) for one in trajectories] for name in SCHEMAS["trajectories"].names[1:-1]),
-        [len(one.token_ids) for one in trajectories],
+        *([getattr(one, name) for one in trajectories] for name in SCHEMAS["trajectories"].names[1:]),
     ]
     steps = [(t, place, segment) for t, path in enumerate(tree.paths) for place, segment in enumerate(path)]
     columns = {"segments": segments, "trajectories": described, "paths": [list(column) for column in zip(*steps, strict=True)]}

@@ -13,7 +13,7 @@ from routing.core.wave import Wave
 from routing.estimate.ledger import OBSERVED_MARGIN, Ledger, open_ledger, require_shape
 from routing.estimate.lookup import Allowance, AllowanceBook, AllowanceUsed, Mode
 from routing.estimate.peaks import Peak, floor_peaks, walk_peak
-from routing.estimate.result import Estimate, RankTotal
+from routing.estimate.result import Estimate, RankTotal, Term
 from routing.estimate.sources import omitted_of, wave_cautions
 from routing.estimate.terms import Common, common_of, exact_quotient, routing_at, terms_of
 
@@ -35,12 +35,7 @@ class PriceOptions:
 
 def price(wave: Wave, shape: DecoderShape, book: AllowanceBook, options: PriceOptions) -> Estimate:
     """The bytes of `wave`. InputError for an EP without allowance, FieldError where the wave isn't of this model."""
-    require_shape(wave, shape)
-    found = [
-        book.find(ep=wave.topology.ep, rows=sum(group.attention_rows), mode=options.mode, strict=options.strict)
-        for group in wave.groups
-    ]
-    ledger = open_ledger(wave, shape, found, lower=options.lower_by_observed)
+    ledger, found = _opened(wave, shape, book, options)
     common = common_of(wave, shape)
     peaks = floor_peaks(ledger)
     floor, walk = max(peaks, key=lambda one: one.num_bytes), walk_peak(ledger)
@@ -66,6 +61,26 @@ def price(wave: Wave, shape: DecoderShape, book: AllowanceBook, options: PriceOp
         omitted=omitted_of(shape),
         cautions=(*cautions, *wave_cautions(wave, shape, ledger.rates)),
     )
+
+
+def terms_by_rank(
+    wave: Wave, shape: DecoderShape, book: AllowanceBook, options: PriceOptions
+) -> tuple[tuple[Term, ...], ...]:
+    """What is alive at each priced rank's own peak, by the floor; each rank's terms add up to its total."""
+    ledger, _ = _opened(wave, shape, book, options)
+    common = common_of(wave, shape)
+    return tuple(terms_of(ledger, peak, common, reported_adapters=peak.adapter_bytes) for peak in floor_peaks(ledger))
+
+
+def _opened(
+    wave: Wave, shape: DecoderShape, book: AllowanceBook, options: PriceOptions
+) -> tuple[Ledger, list[Allowance]]:
+    require_shape(wave, shape)
+    found = [
+        book.find(ep=wave.topology.ep, rows=sum(group.attention_rows), mode=options.mode, strict=options.strict)
+        for group in wave.groups
+    ]
+    return open_ledger(wave, shape, found, lower=options.lower_by_observed), found
 
 
 def _required(total: int, common: Common, cp: int) -> int:

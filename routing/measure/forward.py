@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from routing.core.errors import CheckFailedError, InputError
+from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import continued
 from routing.measure.attention import fits_without_mask
@@ -22,7 +21,7 @@ from routing.measure.capture import ExpertCounter
 from routing.measure.plan import PartPlan, Pass, by_length, next_batch
 from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
-from routing.store.schemas import SCHEMAS
+from routing.store.loads import require_conserved
 
 TokenIds = npt.NDArray[np.int32]
 
@@ -91,7 +90,10 @@ def measure_part(
             batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch)
             if _fits(partial(run_from, anchor, batch), batch, budget, policy.device):
                 queue = queue[len(batch) :]
-    require_conserved(loads_SLE, part, tree, top_k=policy.top_k, layers=[experts.layer for experts in policy.experts])
+    first, last = part.first_segment, part.last_segment
+    tokens_S = np.array([segment.num_tokens for segment in tree.segments[first : last + 1]], dtype=np.int64)
+    layers = [experts.layer for experts in policy.experts]
+    require_conserved(loads_SLE.numpy(), tokens_S, first_segment=first, top_k=policy.top_k, layers=layers)
     return loads_SLE
 
 
@@ -200,30 +202,3 @@ def batch_tensors(batch: Sequence[Pass], tree: PrefixTree, sequences: Sequence[T
 
 def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-def require_conserved(loads_SLE: Tensor, part: PartPlan, tree: PrefixTree, *, top_k: int, layers: Sequence[int]) -> None:
-    """CheckFailedError names the layer and segment without top-k rows a token, or with an expert above its tokens."""
-    tokens_S = torch.tensor([tree.segments[segment].num_tokens for segment in range(part.first_segment, part.last_segment + 1)])
-    rows_SL = loads_SLE.sum(-1, dtype=torch.int64)
-    wrong_SL = (rows_SL != tokens_S[:, None] * top_k) | (loads_SLE > tokens_S[:, None, None]).any(-1) | (loads_SLE < 0).any(-1)
-    if wrong_SL.any():
-        slot, place = (int(index) for index in wrong_SL.nonzero()[0])
-        rows, tokens = int(rows_SL[slot, place]), int(tokens_S[slot])
-        where = f"layer {layers[place]}, segment {part.first_segment + slot}"
-        raise CheckFailedError(
-            f"{where}: {rows} routed rows, expected {tokens} tokens x top-{top_k} = {tokens * top_k}, at most {tokens} an expert"
-        )
-
-
-def loads_table(loads_SLE: Tensor, *, first_segment: int, layers: Sequence[int]) -> pa.Table:
-    """The part's rows of `loads`, dense, sorted by segment, layer, expert."""
-    num_segments, num_layers, num_experts = loads_SLE.shape
-    segment_S = np.arange(first_segment, first_segment + num_segments, dtype=np.int32)
-    columns = {
-        "segment_id": np.repeat(segment_S, num_layers * num_experts),
-        "layer": np.tile(np.repeat(np.asarray(layers, dtype=np.int32), num_experts), num_segments),
-        "expert": np.tile(np.arange(num_experts, dtype=np.int32), num_segments * num_layers),
-        "routed_rows": loads_SLE.numpy().reshape(-1),
-    }
-    return pa.table({name: pa.array(values) for name, values in columns.items()}, schema=SCHEMAS["loads"])

@@ -65,7 +65,7 @@ def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
     if not tokenizer_folder.is_dir():
         raise InputError(f"--tokenizer: {tokenizer_folder} is no folder")
     _require_safetensors(folder)
-    config = _read_config(folder)
+    config = _read_config(folder / "config.json")
     geometry = read_geometry(config, where=str(folder))
     weights_sha256 = _hash_files(sorted(folder.glob("*.safetensors")))
     record = PolicyRecord(
@@ -91,7 +91,26 @@ def policy_shape(policy: str) -> ModelShape:
     """The routed geometry of a folder or hub id from its configuration alone; the errors of `resolve_policy`."""
     folder, _ = _local_folder(policy)
     _require_safetensors(folder)
-    return read_geometry(_read_config(folder), where=str(folder)).shape
+    return read_geometry(_read_config(folder / "config.json"), where=str(folder)).shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfiguredModel:
+    """What a configuration alone says of a model whose weights are elsewhere."""
+
+    shape: ModelShape
+    architecture: str
+    config_sha256: str
+
+
+def read_model(path: Path) -> ConfiguredModel:
+    """The model of a `config.json`, or of the folder that holds one."""
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"{path}: no config.json; name the model's configuration, or the folder that holds it")
+    config = _read_config(file)
+    geometry = read_geometry(config, where=str(file))
+    return ConfiguredModel(shape=geometry.shape, architecture=_architecture(config), config_sha256=sha256_of(file))
 
 
 def load_tokenizer(files: PolicyFiles) -> Any:
@@ -204,14 +223,13 @@ def _require_safetensors(folder: Path) -> None:
         raise InputError(f"{folder}: {why}; safetensors only")
 
 
-def _read_config(folder: Path) -> Any:
+def _read_config(file: Path) -> Any:
     from transformers import AutoConfig
 
-    with told_as(f"{folder / 'config.json'}: not a configuration we can load"):
-        declared = json.loads((folder / "config.json").read_text())
-        if "auto_map" in declared:
+    with told_as(f"{file}: not a configuration we can load"):
+        if "auto_map" in json.loads(file.read_text()):
             raise ValueError("it asks for code of its own (auto_map)")
-        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        return AutoConfig.from_pretrained(str(file), trust_remote_code=False)
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:

@@ -35,17 +35,22 @@ class Batches:
     """The full batches of one size; `batch`, `segment_id` and `copies` are columns of one table, sorted by the first two.
 
     `num_tokens` are those of full batches in the view asked for, `dropped_tokens` those of the last batch if it stayed below
-    the size. `num_steps` is how many steps the full batches hold.
+    the size. `ends` are one past the last step of every full batch, in the order of the steps.
     """
 
     batch_tokens: int
     num_batches: int
     num_tokens: int
     dropped_tokens: int
-    num_steps: int
+    ends: tuple[int, ...]
     batch: Integers
     segment_id: Integers
     copies: Integers
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps the full batches hold."""
+        return self.ends[-1] if self.ends else 0
 
 
 def rank_trajectories(trajectory_hashes: Sequence[str], order: Order) -> Integers:
@@ -85,7 +90,7 @@ def cut_batches(steps: Steps, *, batch_tokens: int, view: str) -> Batches:
         num_batches=len(ends),
         num_tokens=num_tokens,
         dropped_tokens=dropped_tokens,
-        num_steps=num_steps,
+        ends=tuple(ends),
         batch=keys // max(1, num_segments),
         segment_id=keys % max(1, num_segments),
         copies=np.ones_like(copies) if view == "packed" else copies,

@@ -20,6 +20,7 @@ TREE_CHECKS = (
     "segments_used",
 )
 LOADS_CHECKS = ("loads_in_range", "loads_counted_once", "loads_dense", "loads_within_tokens", "rows_conserved")
+RUN_CHECKS = (*TREE_CHECKS, *LOADS_CHECKS)  # of every run that is opened; nested_ep is of tables cut from it
 NUM_SHOWN = 3
 
 
@@ -63,7 +64,7 @@ def check_tables(con: "DuckDBPyConnection", run: Run) -> tuple[CheckResult, ...]
         },
         "rows_conserved": {"top_k": shape.top_k},
     }
-    return tuple(check(con, name, **params.get(name, {})) for name in (*TREE_CHECKS, *LOADS_CHECKS))
+    return tuple(check(con, name, **params.get(name, {})) for name in RUN_CHECKS)
 
 
 def check(con: "DuckDBPyConnection", name: str, **params: Any) -> CheckResult:

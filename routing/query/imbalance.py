@@ -108,7 +108,7 @@ def tabulated(run: Run, *, eps: Sequence[int], batch_sizes: Sequence[int], view:
         batches = tuple(cut_batches(steps, batch_tokens=size, view=view) for size in batch_sizes)
         fill_imbalances(con, batches, eps=eps, num_blocks=num_blocks)
         require_no_violation(run, (check(con, "nested_ep"),))
-        cautions += tuple(caution for cut in batches for caution in _cautions(run, cut))
+        cautions = (*_recorded(run), *cautions, *(caution for cut in batches for caution in _cautions(run, cut)))
         yield Tabulated(con=con, steps=steps, batches=batches, cautions=cautions)
 
 
@@ -149,6 +149,27 @@ def _observed(run: Run, tables: Tabulated, ep: int, batches: Batches, units: Seq
         worsts=worsts,
         top_experts=top_experts,
     )
+
+
+def _recorded(run: Run) -> Iterator[Caution]:
+    """What loads that another engine recorded can't tell."""
+    recording, layers = run.manifest.recording, run.manifest.shape.moe_layers
+    if recording is None:
+        return
+    by = recording.engine or "another engine"
+    unknown = f"; not known: {', '.join(recording.unknown)}" if recording.unknown else ""
+    yield Caution(code="recorded", message=f"{run.name}: loads recorded by {by} and imported, not measured{unknown}")
+    if missing := recording.missing_layers:
+        where = f"{run.name}: worst of {len(layers)} of {len(layers) + len(missing)} MoE layers"
+        message = f"{where}; not recorded: {_listed(missing)}"
+        yield Caution(code="layers_missing", message=message)
+    elif missing is None:
+        message = f"{run.name}: worst of the {len(layers)} layers in the files; nobody said whether the model has more"
+        yield Caution(code="layers_unknown", message=message)
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers[:8])) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
 
 
 def _cautions(run: Run, batches: Batches) -> Iterator[Caution]:

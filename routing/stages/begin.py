@@ -19,9 +19,10 @@ from routing.corpus.tree import build_tree
 from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, load_tokenizer, resolve_device, resolve_dtype, resolve_policy, settle_threads
+from routing.stages.corpus_record import corpus_record, require_plain
 from routing.stages.provenance import tool_commit, utc_now, versions
-from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, RefusalRecord, Settings
-from routing.store.run import MANIFEST_NAME, read_manifest, run_name
+from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings
+from routing.store.run import MANIFEST_NAME, read_manifest
 
 SEED = 0
 _KERNELS = {"flash_attention": "flash_attn", "flash_linear_attention": "fla", "causal_conv1d": "causal_conv1d"}
@@ -74,7 +75,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device)
-    _require_plain("--label", files.name if request.label is None else request.label)
+    require_plain("--label", files.name if request.label is None else request.label)
     tokenizer = load_tokenizer(files)
     progress.begin("reading the corpus", request.max_tokens)
     corpus = load_corpus(
@@ -109,12 +110,6 @@ def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:
             )
 
 
-def _require_plain(flag: str, label: str) -> None:
-    """Labels stand in tables, YAML and pages: InputError for what none of them can show."""
-    if not label.strip() or not label.isprintable() or len(label) > 100:
-        raise InputError(f"{flag}: {label[:40]!a} is no label; printable text, at most 100 characters")
-
-
 def _new_manifest(
     request: MeasureRequest,
     files: PolicyFiles,
@@ -132,7 +127,7 @@ def _new_manifest(
         state="measuring",
         policy=files.record,
         shape=files.shape,
-        corpus=_corpus_record(corpus, tree, segment_tokens=request.segment_tokens),
+        corpus=corpus_record(corpus, tree, segment_tokens=request.segment_tokens),
         settings=_settings(request, device, dtype),
         versions=versions(),
         tool_commit=commit,
@@ -146,27 +141,6 @@ def _new_manifest(
         halvings=0,
         parts=(),
         content_hash=None,
-    )
-
-
-def _corpus_record(corpus: Corpus, tree: PrefixTree, *, segment_tokens: int) -> CorpusRecord:
-    digest = hashlib.sha256(f"segment_tokens={segment_tokens}\n".encode())
-    for one in corpus.trajectories:
-        digest.update(
-            "\0".join((one.trajectory_hash, one.unit, one.stratum, one.source_file, str(one.source_row))).encode() + b"\n"
-        )
-    names = FileRecord.__slots__
-    return CorpusRecord(
-        corpus_hash=digest.hexdigest(),
-        files=tuple(FileRecord(**{name: getattr(one, name) for name in names}) for one in corpus.files),
-        refusals=tuple(
-            RefusalRecord(**{name: getattr(one, name) for name in RefusalRecord.__slots__}) for one in corpus.refusals
-        ),
-        normalised=dict(sorted(corpus.normalised.items())),
-        tokens_logical=tree.tokens_logical,
-        tokens_packed=tree.tokens_packed,
-        num_trajectories=len(corpus.trajectories),
-        num_segments=len(tree.segments),
     )
 
 
@@ -209,18 +183,3 @@ def require_same(out: Path, found: Manifest, wanted: Manifest) -> None:
             raise InputError(
                 f"{out}: was measured with {what} {str(old)[:24]}, now {str(new)[:24]}; choose another --out, or remove the run"
             )
-
-
-def counts(out: Path, manifest: Manifest) -> dict[str, Any]:
-    """The sizes that a plan and a result share."""
-    return {
-        "run": run_name(out),
-        "tokens_logical": manifest.corpus.tokens_logical,
-        "tokens_packed": manifest.corpus.tokens_packed,
-        "segments": manifest.corpus.num_segments,
-        "trajectories": manifest.corpus.num_trajectories,
-        "refused": len(manifest.corpus.refusals),
-        "layers": len(manifest.shape.moe_layers),
-        "experts": manifest.shape.num_experts,
-        "top_k": manifest.shape.top_k,
-    }

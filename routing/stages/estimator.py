@@ -15,8 +15,8 @@ from routing.estimate.autograd_price import price_autograd
 from routing.estimate.bounds import LargestWave
 from routing.estimate.ledger import require_shape
 from routing.estimate.lookup import AllowanceBook, Mode
-from routing.estimate.price import PriceOptions, price
-from routing.estimate.result import Estimate
+from routing.estimate.price import PriceOptions, price, terms_by_rank
+from routing.estimate.result import Estimate, Term
 
 
 class Estimator:
@@ -89,6 +89,13 @@ class Estimator:
             outside_bytes=outside_bytes,
         )
         return price(wave, self.shape, self._book, options)
+
+    def terms_by_rank(self, wave: Wave) -> tuple[tuple[Term, ...], ...]:
+        """What is alive at each priced rank's own peak, under the table's allowances; errors as of `price`."""
+        if wave.stack == "transformers":
+            return (self.price(wave).terms,)
+        self._require_model(wave)
+        return terms_by_rank(wave, self.shape, self._book, PriceOptions())
 
     def lower_bound(
         self,

@@ -11,13 +11,15 @@ from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.corpus.tree import tree_tables
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import Budget, TokenIds, loads_table, measure_part
+from routing.measure.forward import Budget, TokenIds, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
 from routing.measure.prefixes import HeldCaches
-from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, existing, prepare, require_same
+from routing.stages.corpus_record import counts
 from routing.stages.provenance import utc_now
 from routing.stages.walk import settle_walk, tokens_to_compute
+from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
 
@@ -126,7 +128,7 @@ def _measure_one(
     began, halvings = time.monotonic(), budget.halvings
     loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, held=held, on_tokens=on_tokens)
     layers = [experts.layer for experts in policy.experts]
-    rows = loads_table(loads_SLE, first_segment=part.first_segment, layers=layers)
+    rows = loads_table(loads_SLE.numpy(), first_segment=part.first_segment, layers=layers)
     writer.commit(
         "loads",
         part.index,

@@ -8,7 +8,8 @@ from routing.core.errors import RoutingError
 from routing.measure.anchors import find_anchors
 from routing.measure.geometry import least_seconds
 from routing.measure.plan import PartPlan
-from routing.stages.begin import MeasureRequest, Prepared, Progress, counts, existing, prepare, require_same
+from routing.stages.begin import MeasureRequest, Prepared, Progress, existing, prepare, require_same
+from routing.stages.corpus_record import counts
 from routing.stages.walk import WHOLE, tokens_to_compute
 from routing.store.run import MANIFEST_NAME, read_manifest, require_run_name
 

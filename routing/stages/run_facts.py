@@ -2,16 +2,17 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
-from routing.audit.facts import CorpusFile, LayerRow, Pairs, RunFacts, WorstRow, markings
+from routing.audit.facts import CorpusFile, Pairs, RunFacts, markings
 from routing.audit.words import count, gigabytes
+from routing.store.manifest import Manifest
 from routing.store.run import Run
 
 
-def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[LayerRow]) -> RunFacts:
-    """The manifest of `run` and what was read from its tables; refusals as counts, never a word of a trajectory."""
+def run_facts(name: str, run: Run, tables: dict[str, Any]) -> RunFacts:
+    """The manifest of `run` and what was read from its tables, by field; refusals as counts, never a word of a trajectory."""
     manifest = run.manifest
     corpus, shape = manifest.corpus, manifest.shape
     columns = [field.name for field in fields(CorpusFile)]
@@ -19,6 +20,7 @@ def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[
         name=name,
         run=run.name,
         label=manifest.label,
+        origin=manifest.origin,
         policy=manifest.policy.name,
         architecture=manifest.policy.architecture,
         markings=markings(manifest.label, manifest.policy.name, *(file.name for file in corpus.files)),
@@ -32,8 +34,9 @@ def run_facts(name: str, run: Run, worsts: Sequence[WorstRow], layers: Sequence[
         files=tuple(CorpusFile(**{column: getattr(file, column) for column in columns}) for file in corpus.files),
         refused=tuple(sorted(Counter(one.reason for one in corpus.refusals).items())),
         provenance=_run_provenance(run),
-        worsts=tuple(worsts),
-        layers=tuple(layers),
+        content_hash=manifest.content_hash,
+        corpus_hash=corpus.corpus_hash,
+        **tables,
     )
 
 
@@ -50,13 +53,32 @@ def _run_provenance(run: Run) -> Pairs:
         ("tokenizer sha256", policy.tokenizer_sha256),
         ("chat template sha256", policy.template_sha256 or ""),
         ("command", shlex.join(("routing", *manifest.command))),
-        ("measured", f"{manifest.started_at} to {manifest.finished_at}, forward passes {manifest.elapsed_s:,.1f} s"),
-        ("device", f"{settings.device} ({settings.device_name}), {settings.dtype}, {settings.experts_implementation} experts"),
+        *_origin(manifest),
         ("segments", f"at most {count(settings.segment_tokens)} tokens"),
         ("batches halved for memory", count(manifest.halvings)),
         ("parts", f"{count(len(manifest.parts))} files, {gigabytes(num_bytes)} (1 GB = 1e9 bytes)"),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
         ("commit", commit_text(manifest.tool_commit, manifest.tool_dirty)),
+    )
+
+
+def _origin(manifest: Manifest) -> Pairs:
+    """How the loads came: by forward passes here, or recorded elsewhere and imported."""
+    settings, recording = manifest.settings, manifest.recording
+    if recording is None:
+        device = f"{settings.device} ({settings.device_name})"
+        return (
+            ("measured", f"{manifest.started_at} to {manifest.finished_at}, forward passes {manifest.elapsed_s:,.1f} s"),
+            ("device", f"{device}, {settings.dtype}, {settings.experts_implementation} experts"),
+        )
+    missing = recording.missing_layers
+    told = "not known" if missing is None else ", ".join(map(str, missing)) or "none"
+    repairs = ", ".join(f"{name} {count(number)}" for name, number in recording.repairs.items())
+    return (
+        ("recorded", f"{recording.kind} by {recording.engine or 'another engine'}, imported {manifest.started_at}"),
+        ("not known", ", ".join(recording.unknown)),
+        ("MoE layers not recorded", told),
+        ("repaired on the way in", repairs or "nothing"),
     )
 
 

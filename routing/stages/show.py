@@ -29,9 +29,11 @@ def show(folder: Path) -> ShowAnswer:
         "run": run.name,
         "label": manifest.label,
         "state": manifest.state,
+        "origin": manifest.origin,
         "parts": f"{len(run.part_paths('loads'))} of {manifest.planned_load_parts}",
         "policy": asdict(manifest.policy),
         "shape": asdict(manifest.shape),
+        "recording": asdict(manifest.recording) if manifest.recording else None,
         "corpus": {
             "files": [_told(file) for file in manifest.corpus.files],
             "trajectories": manifest.corpus.num_trajectories,

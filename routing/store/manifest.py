@@ -93,8 +93,23 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
-    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed, absent before there was a choice
+    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed and where nothing ran, absent in old runs
     cache_probe: CacheProbe | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """Of loads that another engine recorded and that were imported: what it was, as `kind` of files, and what they can't tell.
+
+    `missing_layers` are MoE layers of the model that no file holds, null where no configuration said which there are;
+    `unknown` names what else is not known; `repairs` counts, by name, what was changed or left out on the way in.
+    """
+
+    kind: str  # "routes" or "counts"
+    engine: str | None
+    missing_layers: tuple[int, ...] | None
+    unknown: tuple[str, ...]
+    repairs: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +129,7 @@ class Manifest:
 
     schema_version: int
     label: str
-    state: str  # "measuring" until every planned part is in, then "finished"
+    state: str  # "measuring", or "importing", until every planned part is in, then "finished"
     policy: PolicyRecord
     shape: ModelShape
     corpus: CorpusRecord
@@ -131,6 +146,12 @@ class Manifest:
     halvings: int  # how often out-of-memory halved a batch; ids may flip at ties where it did
     parts: tuple[Part, ...]
     content_hash: str | None
+    recording: Recording | None = None  # null where the loads were measured by forward passes
+
+    @property
+    def origin(self) -> str:
+        """`measured` by forward passes of this program, or `recorded` by another engine and imported."""
+        return "measured" if self.recording is None else "recorded"
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -203,9 +224,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_record(kind: type[_Record], value: Any, where: str) -> _Record:
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    later = {field.name for field in fields(kind) if field.default is not MISSING}  # type: ignore[arg-type]
-    if not isinstance(value, dict) or not names - later <= set(value) <= names:
-        odd = sorted((set(value) ^ names) - later) if isinstance(value, dict) else [type(value).__name__]
+    needed = {field.name for field in fields(kind) if field.default is MISSING}  # type: ignore[arg-type]
+    if not isinstance(value, dict) or not needed <= set(value) <= names:
+        odd = sorted((set(value) - names) | (needed - set(value))) if isinstance(value, dict) else [type(value).__name__]
         raise DamagedDataError(f"{where}: missing or unknown fields {odd[:6]}")
     try:
         return kind(**{name: _decode(hints[name], value[name], f"{where}: {name}") for name in names & set(value)})

@@ -143,11 +143,12 @@ def require_content(run: Run) -> None:
 
 
 def require_finished(run: Run) -> None:
-    """InputError where measuring stopped before the last part."""
+    """InputError where measuring or importing stopped before the last part."""
     done = len(run.part_paths("loads"))
     if run.manifest.state != "finished":
+        verb = "measure" if run.manifest.recording is None else "import"
         raise InputError(
-            f"{run.folder}: unfinished, {done} of {run.manifest.planned_load_parts} parts; run the same routing measure again"
+            f"{run.folder}: unfinished, {done} of {run.manifest.planned_load_parts} parts; run the same routing {verb} again"
         )
 
 

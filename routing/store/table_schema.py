@@ -65,6 +65,11 @@ def plan_schema_text() -> str:
     return _schema_text(plan_model(), PLAN_SCHEMA_ID)
 
 
+def record_schema_text(kind: type[Any], schema_id: str) -> str:
+    """The JSON Schema (draft 2020-12) of what is written from the dataclass `kind`."""
+    return _schema_text(_model_of(kind), schema_id)
+
+
 def _schema_text(model: "type[BaseModel]", schema_id: str) -> str:
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.allowance import decimal_text
+from routing.core.errors import InputError
 from routing.core.wave import NOT_COVERED, Group, Wave
 from routing.store.files import read_text
 from routing.store.records import decode_record
@@ -30,6 +31,15 @@ def parse_wave(text: str, *, where: str) -> Wave:
     wave = decode_record(Wave, read_nodes(text, where=where), where=where, sentences=NOT_COVERED)
     assert isinstance(wave, Wave)
     return wave
+
+
+def read_waves(path: Path) -> dict[str, Wave]:
+    """Several waves by name, a mapping of names to waves; errors as of `read_wave`."""
+    text = read_text(path, what="a file of waves", max_bytes=MAX_BYTES)
+    root = read_nodes(text, where=str(path))
+    if not isinstance(root.value, dict) or not all(isinstance(one.value, dict) for one in root.value.values()):
+        raise InputError(f"{path}: no mapping of names to waves; each is a wave as `routing estimate` takes it, under its name")
+    return {name: decode_record(Wave, node, where=str(path), sentences=NOT_COVERED) for name, node in root.value.items()}
 
 
 def wave_text(wave: Wave, *, comment: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from routing.audit.claims import CutRun, RunIdentity
-from routing.audit.facts import Facts, LayerRow, RunFacts, WorstRow, entry_facts
+from routing.audit.facts import Facts, LayerRow, Query, RunFacts, WorstRow, entry_facts
 from routing.core.allowance import (
     AllowanceTable,
     Entry,
@@ -17,6 +17,7 @@ from routing.core.allowance import (
 from routing.core.observed import BatchWorst
 from routing.core.shapes import ModelShape
 
+QUERIES = ("imbalance", "imbalance_by_layer", "worst_rank_loads", "worst_distribution")
 SHAPE = ModelShape(num_layers=2, moe_layers=(0, 1), num_experts=8, top_k=2, hidden_size=8, expert_ffn_size=8)
 RUN = RunIdentity(run="one", label="base", policy="made/base", content_hash="c" * 64, corpus_hash="d" * 64)
 
@@ -141,6 +142,7 @@ def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2
             name=name,
             run="one",
             label=name,
+            origin="measured",
             policy="made/base",
             architecture="made",
             markings=markings,
@@ -154,6 +156,8 @@ def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2
             files=(),
             refused=(),
             provenance=(("content hash", "c" * 64), ("chat template sha256", "")),
+            content_hash="c" * 64,
+            corpus_hash="d" * 64,
             worsts=(worst,),
             layers=layers if has_batches else (),
         )
@@ -168,6 +172,6 @@ def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2
         view="packed",
         order="corpus",
         checks=("rows_conserved",),
-        queries=(),
+        queries=tuple(Query(name=f"sql/{name}.sql", text="") for name in QUERIES),
         provenance=(),
     )

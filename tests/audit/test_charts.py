@@ -5,7 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from routing.audit.charts import Mark, accessible, layer_chart, size_chart, statistics_chart
+from routing.audit.charts import Mark, distribution_chart, layer_chart, size_chart, statistics_chart
+from routing.audit.drawing import accessible
+from routing.audit.grids import Bar, Cell, bar_chart, cell_chart
 
 EVIL = "<script>alert(1)</script>\" onload='x' &"
 
@@ -14,12 +16,15 @@ def _drawings(name):
     marks = [Mark(name=name, at=layer, imbalance=1.1 + layer / 10) for layer in (3, 4, 7)]
     yield layer_chart(marks, names=[name], allowance=Decimal("1.9"), top=2.0)
     sizes = [Mark(name=name, at=2_000, imbalance=1.5), Mark(name=name, at=200_000, imbalance=1.2)]
-    yield size_chart(sizes, names=[name], allowances={2_000: Decimal("1.8")}, top=2.0)
+    yield size_chart(sizes, names=[name], allowances={2_000: Decimal("1.8")}, uniform={2_000: 1.1, 200_000: 1.01}, top=2.0)
     figures = [Mark(name=name, at=at, imbalance=1.2) for at in ("worst", "mean", "pooled")]
     yield statistics_chart(figures, names=[name], allowance=None, top=2.0)
+    yield distribution_chart({name: (1.5, 1.2, 1.3)}, names=[name], allowance=Decimal("1.9"), top=2.0)
+    yield cell_chart([Cell(column=2, layer=0, value=1.2), Cell(column=2, layer=1, value=1.4, is_worst=True)], column=name, top=2)
+    yield bar_chart([Bar(bar=name, term=name, num_bytes=10**9)], terms=[name], peak_bytes=2 * 10**9)
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(6))
 def test_a_drawing_is_one_named_picture_without_an_address(place):
     drawn = accessible(list(_drawings("base"))[place], name="one", title="By layer & more", description="All <even>.")
     root = ElementTree.fromstring(drawn)
@@ -45,6 +50,13 @@ def test_colours_follow_the_page():
 
 def test_the_same_numbers_are_drawn_the_same():
     assert list(_drawings("base")) == list(_drawings("base"))
+
+
+def test_a_cell_says_its_number_and_the_worst_is_framed():
+    drawn = list(_drawings("base"))[4]
+    assert ">1.20<" in drawn
+    assert ">1.40<" in drawn
+    assert drawn.count('stroke="var(--allowance)"') == 1
 
 
 def test_an_axis_names_the_sizes_as_the_tables_do():

@@ -1,10 +1,14 @@
 """The verdict says in plain words what holds, on what evidence, and what is not covered."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
 from routing.audit.claims import compare
 from routing.audit.verdict import furthest, judge, limits
 from routing.core.allowance import Override
+from routing.core.judgement import HeldOut
 from tests.audit.made import cut, entry, facts, policy_evidence, table
 
 
@@ -95,3 +99,26 @@ def test_the_furthest_above_is_by_factor_over_its_allowance():
     low, high = compare(entry("1.5"), cut((0, 0, 31))), compare(entry("1.4"), cut((0, 0, 30)))
     assert furthest([low, high], 5) == ((high, 0), (low, 0))
     assert furthest([low, high], 1) == ((high, 0),)
+
+
+def test_a_policy_that_passes_what_was_fitted_without_it_is_a_warning_of_the_verdict():
+    held_out = HeldOut(
+        kind="policy",
+        run="one",
+        label="base",
+        part="the policy",
+        method="strat-boot-v1",
+        allowance=Decimal("1.2"),
+        num_batches=20,
+        num_above=13,
+        worst=Decimal("1.3"),
+        above=(),
+    )
+    one = entry("1.4", policies=())
+    one = replace(one, evidence=replace(one.evidence, held_out=(held_out,)))
+    verdict = _judged((one, cut((0, 0, 25))))
+    assert verdict.kind == "holds"
+    assert (
+        "Do not take it for a policy that was not measured: fitted without base, EP 2 at 10 tokens would be 1.2, "
+        "and 13 of its 20 batches pass that."
+    ) in verdict.sentences

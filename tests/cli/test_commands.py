@@ -6,11 +6,11 @@ import sys
 import pytest
 import typer
 
-from pipelines.write_docs import commands_text
+from pipelines.write_docs import commands_text, verbs
 from routing.cli.app import app
 from tests.conftest import REPOSITORY
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = verbs(typer.main.get_command(app))
 
 FLAGS = {
     "check": "RUNS TABLE --json",
@@ -19,6 +19,11 @@ FLAGS = {
         " --peak-bytes --per-layer --strict"
     ),
     "fit": "RUNS --batch-tokens --ep --json --order --out --per-layer",
+    "import counts": "FILES --engine --json --label --model --num-experts --num-tokens --out --top-k",
+    "import routes": (
+        "FILES --domain --drop-last --drop-shared-expert --engine --fill-prefixes --json --label --layers --model --out"
+        " --segment-tokens --skip-bad"
+    ),
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --view",
     "measure": (
         "CORPUS POLICY --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out --plan --segment-tokens"
@@ -26,7 +31,7 @@ FLAGS = {
     ),
     "refresh": "PLAN --json --markdown --write",
     "replay": "WAVE --allowances --json --model --recorded",
-    "report": "RUNS --allowances --out",
+    "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",
     "show": "RUNS --json",
     "wave": "--adapter-rank --cp --ep --lengths --model",
 }
@@ -56,4 +61,4 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "routing", "--help"], capture_output=True, text=True, cwd=REPOSITORY, check=False
     )
     assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS)
+    assert all(name.split()[0] in done.stdout for name in COMMANDS)

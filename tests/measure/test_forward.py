@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from routing.core.errors import CheckFailedError, InputError
+from routing.core.errors import InputError
 from routing.corpus.tree import build_tree
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import Budget, loads_table, measure_part, require_conserved
+from routing.measure.forward import Budget, measure_part
 from routing.measure.plan import plan_parts
 
 
@@ -108,34 +108,3 @@ def test_another_error_of_the_model_is_not_taken_for_memory(tiny_policy, sequenc
     monkeypatch.setattr(type(tiny_policy.model), "forward", broken)
     with pytest.raises(RuntimeError, match="shapes"):
         _loads(tiny_policy, sequences, tokens_per_batch=4096)
-
-
-def test_a_missing_row_is_named_by_layer_and_segment(tiny_policy, sequences):
-    tree, loads_SLE, _ = _loads(tiny_policy, sequences, tokens_per_batch=4096)
-    (part,) = plan_parts(tree, tokens_per_part=10**9)
-    loads_SLE[2, 1, loads_SLE[2, 1].argmax()] -= 1
-    tokens = tree.segments[2].num_tokens
-    with pytest.raises(
-        CheckFailedError, match=f"layer 1, segment 2: {2 * tokens - 1} routed rows, expected {tokens} tokens x top-2"
-    ):
-        require_conserved(loads_SLE, part, tree, top_k=2, layers=[0, 1, 2, 3])
-
-
-def test_an_expert_with_more_rows_than_tokens_is_refused_though_the_sum_is_right(tiny_policy, sequences):
-    tree, loads_SLE, _ = _loads(tiny_policy, sequences, tokens_per_batch=4096)
-    (part,) = plan_parts(tree, tokens_per_part=10**9)
-    loads_SLE[0, 0] = 0
-    loads_SLE[0, 0, 0] = 2 * tree.segments[0].num_tokens
-    with pytest.raises(CheckFailedError, match="layer 0, segment 0"):
-        require_conserved(loads_SLE, part, tree, top_k=2, layers=[0, 1, 2, 3])
-
-
-def test_the_table_is_dense_sorted_and_keeps_zeros():
-    loads_SLE = torch.tensor([[[3, 0], [1, 2]], [[0, 0], [4, 5]]], dtype=torch.int32)
-    table = loads_table(loads_SLE, first_segment=10, layers=[1, 3])
-    assert table.to_pydict() == {
-        "segment_id": [10, 10, 10, 10, 11, 11, 11, 11],
-        "layer": [1, 1, 3, 3, 1, 1, 3, 3],
-        "expert": [0, 1, 0, 1, 0, 1, 0, 1],
-        "routed_rows": [3, 0, 1, 2, 0, 0, 4, 5],
-    }

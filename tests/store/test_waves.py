@@ -10,7 +10,7 @@ import pytest
 
 from routing.core.errors import InputError, StorageError
 from routing.core.wave import TARGETS, Wave
-from routing.store.waves import parse_wave, read_wave, wave_text
+from routing.store.waves import parse_wave, read_wave, read_waves, wave_text
 from tests.estimate.waves import WAVE_TEXT, ranked_wave
 
 SCHEMA = Path(__file__).resolve().parents[2] / "data" / "schemas" / "wave.schema.json"
@@ -238,3 +238,26 @@ def _compare_value(hint, schema, where):
     elif is_dataclass(hint):
         _compare(hint, schema, where)
     return None
+
+
+def test_waves_by_name_are_each_read_as_one(tmp_path):
+    path = tmp_path / "waves.yaml"
+    text = "\n".join(f"  {line}" for line in WAVE_TEXT.splitlines())
+    path.write_text(f"first:\n{text}\nsecond wave:\n{text}\n")
+    found = read_waves(path)
+    assert list(found) == ["first", "second wave"]
+    assert set(found.values()) == {parse_wave(WAVE_TEXT, where="one")}
+
+
+@pytest.mark.parametrize("text", ["[]", "one: 1", "one:\n- 2", "null"])
+def test_what_is_no_mapping_of_waves_is_refused(tmp_path, text):
+    (tmp_path / "waves.yaml").write_text(text)
+    with pytest.raises(InputError, match="no mapping of names to waves"):
+        read_waves(tmp_path / "waves.yaml")
+
+
+def test_a_fault_in_one_of_several_waves_is_named_with_its_line(tmp_path):
+    path = tmp_path / "waves.yaml"
+    path.write_text("first:\n  model: m\n  topology: {ep: 2, cp: 3}\n  groups: []\n")
+    with pytest.raises(InputError, match=r"waves\.yaml:3: topology\.cp: 3 is not priced"):
+        read_waves(path)
