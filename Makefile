@@ -36,8 +36,9 @@ bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench_estimate
 	$(BIN)/python -m pipelines.bench_fit
 	$(BIN)/python -m pipelines.bench_guard
-	$(BIN)/python -m pipelines.bench_report
+	$(BIN)/python -m pipelines.bench_prefix
 	$(BIN)/python -m pipelines.bench_query
+	$(BIN)/python -m pipelines.bench_report
 
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid

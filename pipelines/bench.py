@@ -25,8 +25,7 @@ from pipelines.recorders import forward_only, record, recorders, shown
 from pipelines.timing import interleaved, median_with_interval, ratios, spent_by
 from pipelines.trace.allocator import cpu_peak
 from routing.corpus.load import load_corpus
-from routing.measure.capture import find_experts
-from routing.measure.policy import LoadedPolicy, load_policy, load_tokenizer, resolve_policy
+from routing.measure.policy import LoadedPolicy, as_policy, load_policy, load_tokenizer, resolve_policy
 
 POLICY = "data/demo/policy"
 CORPUS = "data/demo/trajectories/shop.jsonl"
@@ -126,14 +125,7 @@ def random_policy(**changes: int) -> LoadedPolicy:
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model("qwen3_moe", **{**RANDOM, **changes})
     model = transformers.AutoModel.from_config(config, dtype=torch.float32).eval()
-    return LoadedPolicy(
-        model=model,
-        experts=find_experts(model),
-        top_k=config.num_experts_per_tok,
-        device=torch.device("cpu"),
-        attention_implementation=model.config._attn_implementation,
-        experts_implementation=model.config._experts_implementation,
-    )
+    return as_policy(model, top_k=config.num_experts_per_tok, device=torch.device("cpu"))
 
 
 def cases() -> list[Case]:

@@ -30,9 +30,8 @@ from pipelines.recorders import SegmentCounts, forward_only, record
 from pipelines.timing import interleaved, median_with_interval, ratios
 from pipelines.trace.allocator import cpu_peak, cuda_peak
 from routing.core.errors import InputError, RoutingError
-from routing.measure.capture import find_experts
 from routing.measure.geometry import first_line, read_geometry, text_decoder
-from routing.measure.policy import LoadedPolicy, PolicyFiles
+from routing.measure.policy import LoadedPolicy, PolicyFiles, as_policy
 from routing.stages.begin import SEED, MeasureRequest, Prepared, existing, prepare_loaded
 from routing.stages.measure import measure_prepared
 from routing.store.files import sha256_of, write_bytes
@@ -125,15 +124,7 @@ def random_policy(config: Any, *, device: torch.device, dtype: torch.dtype) -> L
     with torch.device(device):
         model = text_decoder(transformers.AutoModel.from_config(config, dtype=dtype)).eval()
     model.requires_grad_(False)
-    chosen: Any = model.config
-    return LoadedPolicy(
-        model=model,
-        experts=find_experts(model),
-        top_k=config.num_experts_per_tok,
-        device=device,
-        attention_implementation=str(chosen._attn_implementation),
-        experts_implementation=str(chosen._experts_implementation),
-    )
+    return as_policy(model, top_k=config.num_experts_per_tok, device=device)
 
 
 def prepare_ids(ids: Path, out: Path, config: Any, *, device: torch.device, dtype: torch.dtype, name: str) -> Prepared:

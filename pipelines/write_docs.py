@@ -70,15 +70,17 @@ def architectures_text() -> str:
         "",
         "Under each experts implementation named, an expert is counted with just the tokens whose output turns NaN when its",
         "weights do. Every token has top-k rows in every layer, padding and shared experts none; the layers are those whose",
-        "parameters hold experts; rows padded on the right, without a mask, route as the sequences alone.",
+        "parameters hold experts; rows padded on the right, without a mask, route as the sequences alone. Prefixes are",
+        "computed once where passes that go on from the model's cache chose the same experts, else every trajectory whole",
+        "([decision 0006](decisions/0006-a-prefix-once.md)); each run probes its own model again.",
         "",
-        "| model type | router | tokens mixed by | layers with experts | shared expert | experts implementations |",
-        "|---|---|---|---|---|---|",
+        "| model type | router | tokens mixed by | layers with experts | shared expert | experts implementations | walk |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, family in FAMILIES.items():
         layers, shared = ", ".join(map(str, family.layers)), "yes" if family.shared else "no"
         implementations = ", ".join(family.implementations)
-        lines.append(f"| `{name}` | {family.router} | {family.mixer} | {layers} | {shared} | {implementations} |")
+        lines.append(f"| `{name}` | {family.router} | {family.mixer} | {layers} | {shared} | {implementations} | {family.walk} |")
     lines += ["", f"## Refused: {len(REASONS)}", "", "| model type | why |", "|---|---|"]
     lines += [f"| `{name}` | {why} |" for name, why in REASONS.items()]
     lines += [

@@ -4,7 +4,9 @@ B rows of a padded batch, T positions, S segments of the part, L MoE layers, E e
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +15,20 @@ from torch import Tensor
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
+from routing.measure.anchors import continued
+from routing.measure.attention import fits_without_mask
 from routing.measure.capture import ExpertCounter
 from routing.measure.plan import PartPlan, Pass, by_length, next_batch
 from routing.measure.policy import LoadedPolicy
+from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
 from routing.store.loads import require_conserved
 
 TokenIds = npt.NDArray[np.int32]
 
 # Padded tokens in one forward pass, to start with. The CPU gains nothing from more; a GPU wants its matrices full.
 TOKENS_PER_BATCH = {"cpu": 16_384, "cuda": 65_536}
+# Tokens that go on in one pass from a longer cache: SDPA needs a mask of these x all tokens before, and may copy it as floats.
+CHUNK_TOKENS = 2_048
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,7 +44,7 @@ class Budget:
             raise InputError(
                 f"out of memory on one trajectory of {batch[0].num_tokens} tokens alone; use a larger device, or another --dtype"
             )
-        self.tokens_per_batch = len(batch) * batch[0].num_tokens // 2
+        self.tokens_per_batch = len(batch) * batch[0].num_new // 2
         self.halvings += 1
 
 
@@ -49,32 +56,60 @@ def measure_part(
     sequences: Sequence[TokenIds],
     budget: Budget,
     *,
+    held: HeldCaches | None = None,
     on_tokens: Callable[[int], None] = lambda _tokens: None,
 ) -> Tensor:
-    """Routed rows [S, L, E] int32 of the part's segments, checked; `on_tokens` hears the computed tokens of each batch."""
+    """Routed rows [S, L, E] int32 of the part's segments, checked; `on_tokens` hears the computed tokens of each batch.
+
+    With `held`, prefixes are computed once and passes go on from their caches; without, every trajectory is computed whole.
+    What is held from an earlier part saves time and changes nothing.
+    """
     num_segments = part.last_segment - part.first_segment + 1
     loads_SLE = torch.zeros((num_segments, len(policy.experts), counter.num_experts), dtype=torch.int32)
-    queue = by_length(part.passes)
-    while queue:
-        batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch)
-        try:
-            segment_ids, counts_SLE = _run_batch(policy, counter, batch, tree, sequences)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            budget.halve(batch)
-        else:
-            loads_SLE[torch.tensor(segment_ids) - part.first_segment] = counts_SLE
-            queue = queue[len(batch) :]
-            on_tokens(sum(one.num_tokens for one in batch))
-            continue
-        if policy.device.type == "cuda":  # outside the handler, whose traceback still holds the failed batch's tensors
-            torch.cuda.empty_cache()
+
+    def run(batch: Sequence[Pass], before: Any, *, keep: bool = False) -> Any:
+        segment_ids, counts_SLE, cache = _run_batch(policy, counter, batch, tree, sequences, before, keep=keep)
+        loads_SLE[torch.tensor(segment_ids, dtype=torch.long) - part.first_segment] = counts_SLE
+        on_tokens(sum(one.num_new for one in batch))
+        return cache
+
+    def run_prefix(one: Pass, before: Any) -> Any:
+        if one.last_segment < part.first_segment:  # brought, and counted, by an earlier part
+            one = replace(one, first_segment=one.last_segment + 1)
+        return run([one], before, keep=True)
+
+    def run_from(anchor: int | None, batch: Sequence[Pass]) -> None:
+        run(batch, None if held is None or anchor is None else held.get(anchor, run_prefix))
+
+    if held is not None:
+        held.begin_part(part.first_segment)
+    groups = [(None, list(part.passes))] if held is None else continued(part, tree, held.anchors)
+    for anchor, passes in groups:
+        queue = by_length(passes)
+        while queue:
+            batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch)
+            if _fits(partial(run_from, anchor, batch), batch, budget, policy.device):
+                queue = queue[len(batch) :]
     first, last = part.first_segment, part.last_segment
     tokens_S = np.array([segment.num_tokens for segment in tree.segments[first : last + 1]], dtype=np.int64)
     layers = [experts.layer for experts in policy.experts]
     require_conserved(loads_SLE.numpy(), tokens_S, first_segment=first, top_k=policy.top_k, layers=layers)
     return loads_SLE
+
+
+def _fits(attempt: Callable[[], object], batch: Sequence[Pass], budget: Budget, device: torch.device) -> bool:
+    """Whether memory sufficed; where it didn't, the budget is halved."""
+    try:
+        attempt()
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        budget.halve(batch)
+    else:
+        return True
+    if device.type == "cuda":  # outside the handler, whose traceback still holds the failed batch's tensors
+        torch.cuda.empty_cache()
+    return False
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -87,33 +122,80 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _run_batch(
-    policy: LoadedPolicy, counter: ExpertCounter, batch: Sequence[Pass], tree: PrefixTree, sequences: Sequence[TokenIds]
-) -> tuple[list[int], Tensor]:
+    policy: LoadedPolicy,
+    counter: ExpertCounter,
+    batch: Sequence[Pass],
+    tree: PrefixTree,
+    sequences: Sequence[TokenIds],
+    before: Any,
+    *,
+    keep: bool,
+) -> tuple[list[int], Tensor, Any]:
     segment_ids, ids_BT, slot_BT = batch_tensors(batch, tree, sequences)
     ids_BT, slot_BT = (_to_device(tensor, policy.device) for tensor in (ids_BT, slot_BT))
+    if before is not None or keep:
+        lengths, num_cached = [one.num_new for one in batch], batch[0].start
+        return segment_ids, *run_continued(
+            policy, counter, segment_ids, ids_BT, slot_BT, lengths, before, num_cached=num_cached
+        )
     counter.begin(slot_BT.flatten(), segment_ids=segment_ids)
     with torch.inference_mode():
         # No attention mask: rows are padded on the right, and nothing a causal layer computes at a token depends on later
         # ones. A mask would cost SDPA its fast path and a T x T tensor.
         policy.model(input_ids=ids_BT, use_cache=False)
-        return segment_ids, counter.collect()
+        return segment_ids, counter.collect(), None
+
+
+def run_continued(
+    policy: LoadedPolicy,
+    counter: ExpertCounter,
+    segment_ids: Sequence[int],
+    ids_BT: Tensor,
+    slot_BT: Tensor,
+    lengths: Sequence[int],
+    before: Any,
+    *,
+    num_cached: int,
+) -> tuple[Tensor, Any]:
+    """(counts [S, L, E], the cache after it) of rows, longest first, after `num_cached` tokens of the one-row cache `before`.
+
+    `before` is left as it is. A row leaves the batch after the chunk in which it ends, so that its padding is never gone on
+    from; with one row the cache is that of the row's end.
+    """
+    cache = None if before is None else for_rows(before, len(lengths))
+    keyword = policy.cache_keyword
+    assert keyword is not None
+    counts_SLE = torch.zeros((len(segment_ids), len(policy.experts), counter.num_experts), dtype=torch.int32)
+    rows_before = len(lengths)
+    with torch.inference_mode():
+        chunk_tokens = lengths[0] if fits_without_mask(num_cached, lengths[0]) else CHUNK_TOKENS
+        for first in range(0, lengths[0], chunk_tokens):
+            num_rows = sum(length > first for length in lengths)
+            if num_rows < rows_before:
+                keep_rows(cache, num_rows)
+                rows_before = num_rows
+            place = (slice(num_rows), slice(first, first + chunk_tokens))
+            counter.begin(slot_BT[place].flatten(), segment_ids=segment_ids)
+            cache = cache_of(policy.model(input_ids=ids_BT[place], use_cache=True, **{keyword: cache}))
+            counts_SLE += counter.collect()
+    return counts_SLE, cache
 
 
 def batch_tensors(batch: Sequence[Pass], tree: PrefixTree, sequences: Sequence[TokenIds]) -> tuple[list[int], Tensor, Tensor]:
-    """(segment ids by slot, token ids [B, T] padded on the right with 0, each token's slot [B, T]).
+    """(segment ids by slot, token ids [B, T] padded on the right with 0, each token's slot [B, T]), from the batch's `start` on.
 
     The slot of context and padding is the number of segments, one beyond the last.
     """
     segment_ids = [segment for one in batch for segment in range(one.first_segment, one.last_segment + 1)]
-    longest = max(one.num_tokens for one in batch)
+    longest = max(one.num_new for one in batch)
     ids_BT = np.zeros((len(batch), longest), dtype=np.int64)
     slot_BT = np.full((len(batch), longest), len(segment_ids), dtype=np.int64)
     slot = 0
     for row, one in enumerate(batch):
-        ids_BT[row, : one.num_tokens] = sequences[one.trajectory][: one.num_tokens]
+        ids_BT[row, : one.num_new] = sequences[one.trajectory][one.start : one.num_tokens]
         for segment_id in range(one.first_segment, one.last_segment + 1):
             segment = tree.segments[segment_id]
-            slot_BT[row, segment.first_position : segment.end_position] = slot
+            slot_BT[row, segment.first_position - one.start : segment.end_position - one.start] = slot
             slot += 1
     return segment_ids, torch.from_numpy(ids_BT), torch.from_numpy(slot_BT)
 

@@ -13,13 +13,20 @@ TOKENS_PER_PART = 131_072
 class Pass:
     """One trajectory to run through the policy, for the segments that no earlier trajectory brings.
 
-    The tokens before `first_segment` are computed for their context and not counted again. `num_tokens` is the whole length.
+    The first `start` tokens come from a cache. Others before `first_segment` are computed for their context and not counted
+    again; nothing is counted where it lies beyond `last_segment`. `num_tokens` is the length from the first token on.
     """
 
     trajectory: int
     num_tokens: int
     first_segment: int
     last_segment: int
+    start: int = 0
+
+    @property
+    def num_new(self) -> int:
+        """Tokens to compute."""
+        return self.num_tokens - self.start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +46,7 @@ class PartPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens to compute, context included."""
+        """Tokens to compute where every trajectory is computed whole, context included."""
         return sum(one.num_tokens for one in self.passes)
 
 
@@ -85,10 +92,10 @@ def deal_parts(parts: Sequence[PartPlan], *, worker: int, num_workers: int) -> t
 
 def by_length(passes: Sequence[Pass]) -> list[Pass]:
     """Longest first, so that a batch pads little and the largest batch shows early whether memory suffices."""
-    return sorted(passes, key=lambda one: (-one.num_tokens, one.trajectory))
+    return sorted(passes, key=lambda one: (-one.num_new, one.trajectory))
 
 
 def next_batch(queue: Sequence[Pass], *, tokens_per_batch: int) -> list[Pass]:
     """The leading passes whose padded size (count x longest) stays within the budget; at least one."""
-    longest = queue[0].num_tokens
+    longest = queue[0].num_new
     return list(queue[: max(1, tokens_per_batch // longest)])

@@ -18,6 +18,7 @@ from routing.core.shapes import ModelShape
 from routing.measure.adapter import apply_adapter, require_adapter
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
+from routing.measure.prefixes import cache_keyword
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -45,7 +46,7 @@ class PolicyFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedPolicy:
-    """The base model on its device, in eval mode, with its experts modules by layer."""
+    """The base model on its device, in eval mode, with its experts modules by layer; `cache_keyword` is how it takes a cache."""
 
     model: nn.Module
     experts: tuple[ExpertsModule, ...]
@@ -53,6 +54,7 @@ class LoadedPolicy:
     device: torch.device
     attention_implementation: str
     experts_implementation: str
+    cache_keyword: str | None
 
 
 def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
@@ -149,19 +151,29 @@ def load_tokenizer(files: PolicyFiles) -> Any:
 def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
     """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
     decoder = text_decoder(_base_model(files, dtype)).to(device).eval()
-    implementation = str(getattr(decoder.config, "_experts_implementation", None) or "default")
-    if implementation == "batched_mm":
+    if _experts_implementation(decoder.config) == "batched_mm":
         raise InputError(
             f"{files.folder}: experts implementation batched_mm copies weights for every row; use grouped_mm or eager"
         )
+    return as_policy(decoder, top_k=files.shape.top_k, device=device)
+
+
+def as_policy(decoder: nn.Module, *, top_k: int, device: torch.device) -> LoadedPolicy:
+    """A decoder that is in eval mode on `device` already; its configuration says which implementations it chose."""
+    config: Any = decoder.config
     return LoadedPolicy(
         model=decoder,
         experts=find_experts(decoder),
-        top_k=files.shape.top_k,
+        top_k=top_k,
         device=device,
-        attention_implementation=str(getattr(decoder.config, "_attn_implementation", "default")),
-        experts_implementation=implementation,
+        attention_implementation=str(getattr(config, "_attn_implementation", "default")),
+        experts_implementation=_experts_implementation(config),
+        cache_keyword=cache_keyword(decoder),
     )
+
+
+def _experts_implementation(config: Any) -> str:
+    return str(getattr(config, "_experts_implementation", None) or "default")
 
 
 def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:

@@ -188,6 +188,7 @@ def _settings(request: MeasureRequest, device: torch.device, dtype: torch.dtype)
         tokens_per_part=TOKENS_PER_PART,
         num_threads=torch.get_num_threads(),
         seed=SEED,
+        walk=None,
     )
 
 

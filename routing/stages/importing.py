@@ -165,6 +165,7 @@ def _settings(segment_tokens: int) -> Settings:
         tokens_per_part=0,
         num_threads=0,
         seed=0,
+        walk=None,
     )
 
 

@@ -16,9 +16,11 @@ from routing.measure.capture import ExpertCounter
 from routing.measure.forward import Budget, TokenIds, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
+from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.provenance import utc_now
+from routing.stages.walk import probe_walk, settle_walk, tokens_to_compute
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
@@ -77,8 +79,10 @@ def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load:
         writer = _writer(out, found, prepared, progress)
         if policy is not None:
             settle_implementations(policy, writer)
+            probe = probe_walk(prepared, policy, begun=writer.manifest.settings.walk)
+            held = settle_walk(prepared, policy, probe, writer, progress)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-            measure_parts(prepared, policy, missing, _committing(writer), progress)
+            measure_parts(prepared, policy, held, missing, _committing(writer), progress)
             finish(writer)
         return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
@@ -141,16 +145,22 @@ def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
 
 
 def measure_parts(
-    prepared: Prepared, policy: LoadedPolicy, missing: Sequence[PartPlan], commit: Commit, progress: Progress
+    prepared: Prepared,
+    policy: LoadedPolicy,
+    held: HeldCaches | None,
+    missing: Sequence[PartPlan],
+    commit: Commit,
+    progress: Progress,
 ) -> None:
-    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
+    """Runs the policy over the missing parts in order and hands each one's loads to `commit`; `held` as of `settle_walk`."""
     torch.manual_seed(SEED)
-    progress.begin(f"measuring {prepared.manifest.label}", sum(part.num_tokens for part in missing))
+    num_tokens = tokens_to_compute(missing, prepared.tree, held.anchors if held else None)
+    progress.begin(f"measuring {prepared.manifest.label}", num_tokens)
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
     budget = Budget(tokens_per_batch=prepared.manifest.settings.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
         for part in missing:
-            _measure_one(policy, counter, part, prepared.tree, sequences, budget, commit, progress.advance)
+            _measure_one(policy, counter, part, prepared.tree, sequences, budget, held, commit, progress.advance)
 
 
 def _measure_one(
@@ -160,11 +170,12 @@ def _measure_one(
     tree: PrefixTree,
     sequences: Sequence[TokenIds],
     budget: Budget,
+    held: HeldCaches | None,
     commit: Commit,
     on_tokens: Callable[[int], None],
 ) -> None:
     began, halvings = time.monotonic(), budget.halvings
-    loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, on_tokens=on_tokens)
+    loads_SLE = measure_part(policy, counter, part, tree, sequences, budget, held=held, on_tokens=on_tokens)
     layers = [experts.layer for experts in policy.experts]
     commit(
         MeasuredPart(

@@ -1,12 +1,16 @@
 """`routing measure --plan`: what a measurement would cost, before a weight is loaded or a forward pass spent."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from routing.core.errors import RoutingError
+from routing.measure.anchors import find_anchors
 from routing.measure.geometry import least_seconds
+from routing.measure.plan import PartPlan
 from routing.stages.begin import MeasureRequest, Prepared, Progress, existing, prepare, require_same
 from routing.stages.corpus_record import counts
+from routing.stages.walk import WHOLE, tokens_to_compute
 from routing.store.run import MANIFEST_NAME, part_name, read_manifest, require_run_name
 from routing.store.worker_parts import gather
 
@@ -16,7 +20,7 @@ LOADS_BYTES_PER_ROW = 1.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasurePlan:
-    """What a measurement would cost, known before a forward pass; `tokens_computed` repeats prefixes as context."""
+    """What a measurement would cost, known before a forward pass; `tokens_computed` is of whole trajectories, the most."""
 
     run: str
     tokens_logical: int
@@ -44,9 +48,9 @@ def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
         require_same(request.out, done, prepared.manifest)
     kept = {part.name for part in gather(request.out, done).manifest.parts} if done else set()
     missing = [part for part in prepared.parts if part_name("loads", part.index) not in kept]
-    tokens_computed = sum(part.num_tokens for part in missing)
+    tokens_computed = tokens_to_compute(missing, prepared.tree, None)
     rows = len(prepared.tree.segments) * len(shape.moe_layers) * shape.num_experts
-    expected_s, expected_from = _expected(request.out, prepared, tokens_computed)
+    expected_s, expected_from = _expected(request.out, prepared, missing)
     return MeasurePlan(
         **counts(request.out, prepared.manifest),
         tokens_computed=tokens_computed,
@@ -58,7 +62,7 @@ def plan(request: MeasureRequest, progress: Progress) -> MeasurePlan:
     )
 
 
-def _expected(out: Path, prepared: Prepared, tokens_computed: int) -> tuple[float, str]:
+def _expected(out: Path, prepared: Prepared, missing: Sequence[PartPlan]) -> tuple[float, str]:
     """Seconds and whence: an earlier run of the same weights on the same device beside `out`, else the least they can be."""
     wanted = prepared.manifest
     for path in sorted(out.parent.glob(f"*/{MANIFEST_NAME}")):
@@ -73,8 +77,11 @@ def _expected(out: Path, prepared: Prepared, tokens_computed: int) -> tuple[floa
             and found.planned_tokens
             and found.policy.weights_sha256 == wanted.policy.weights_sha256
         ):
+            anchors = None if found.settings.walk == WHOLE else find_anchors(prepared.tree, prepared.parts)
+            tokens_computed = tokens_to_compute(missing, prepared.tree, anchors)
             return round(tokens_computed * found.elapsed_s / found.planned_tokens, 1), f"the speed of {path.parent.name}"
-    geometry = prepared.files.geometry
+    geometry, anchors = prepared.files.geometry, find_anchors(prepared.tree, prepared.parts)
+    tokens_computed = tokens_to_compute(missing, prepared.tree, anchors)  # whether the cache carries them isn't known yet
     seconds, flops = least_seconds(geometry, tokens_computed, device=prepared.device, dtype=prepared.dtype)
     arithmetic = f"{geometry.active_parameters:,} active parameters at the {flops / 1e9:,.0f} GFLOP/s of a matrix product here"
     return round(seconds, 1), f"at least this, the arithmetic alone: {arithmetic}; no earlier run to take a speed from"

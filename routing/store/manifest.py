@@ -69,6 +69,16 @@ class CorpusRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CacheProbe:
+    """Expert ids compared before the run; how many moved with cached prefixes, and by padding alone. `fault` is what failed."""
+
+    num_ids: int
+    cache_differs: int
+    padding_differs: int
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The choices that could change a count, and where it ran."""
 
@@ -84,6 +94,8 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
+    walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed and where nothing ran, absent in old runs
+    cache_probe: CacheProbe | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +143,7 @@ class Manifest:
     finished_at: str | None
     elapsed_s: float
     planned_load_parts: int
-    planned_tokens: int  # to compute, prefixes repeated as context
+    planned_tokens: int  # to compute, as `settings.walk` says; before it is settled of whole trajectories
     halvings: int  # how often out-of-memory halved a batch; ids may flip at ties where it did
     parts: tuple[Part, ...]
     content_hash: str | None

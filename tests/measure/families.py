@@ -16,13 +16,14 @@ _FUSED = ("eager", "grouped_mm")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """A `model_type`: how it routes, its decoder layers with experts (of 4), and the fields that `TINY` gets wrong for it."""
+    """A `model_type`: how it routes, its layers with experts (of 4), its walk, and the fields that `TINY` gets wrong for it."""
 
     router: str
     mixer: str = "attention"
     layers: tuple[int, ...] = (0, 1, 2, 3)
     shared: bool = False
     implementations: tuple[str, ...] = _FUSED
+    walk: str = "prefix-once"
     changes: dict = field(default_factory=dict)
 
 
@@ -132,10 +133,14 @@ FAMILIES = {
         shared=True,
         changes={"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}},
     ),
-    "inkling_text": Family(router=_BIAS, mixer="attention, convolutions", shared=True),
+    "inkling_text": Family(router=_BIAS, mixer="attention, convolutions", shared=True, walk="whole"),
     "inkling2_text": Family(router=_BIAS, mixer="attention, convolutions"),
     "jamba": Family(
-        router=_SOFTMAX, mixer="Mamba, attention", layers=(1, 3), changes={"attn_layer_period": 2, "attn_layer_offset": 1}
+        router=_SOFTMAX,
+        mixer="Mamba, attention",
+        layers=(1, 3),
+        walk="whole",
+        changes={"attn_layer_period": 2, "attn_layer_offset": 1},
     ),
     "kimi_linear": Family(
         router=_GROUPS,

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.write_docs import architectures_text
+from routing.measure.attention import go_on_without_mask
 from routing.measure.capture import ExpertCounter, ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder
+from routing.measure.policy import LoadedPolicy, as_policy
+from routing.measure.probe import is_trusted, probe_cache
 from routing.measure.refusals import REASONS
 from tests.conftest import REPOSITORY
 from tests.measure.families import FAMILIES, TRIED_WITH, tiny_config
@@ -49,6 +52,12 @@ def build(model_type, **more) -> TinyModel:
         experts=find_experts(decoder),
         sequences=tuple(torch.randint(3, 96, (length,)) for length in LENGTHS),
     )
+
+
+def going_on(model: TinyModel) -> LoadedPolicy:
+    """The same as a policy whose passes may go on from its cache."""
+    go_on_without_mask(model.decoder, on=True)
+    return as_policy(model.decoder, top_k=model.geometry.shape.top_k, device=torch.device("cpu"))
 
 
 @torch.no_grad()
@@ -165,6 +174,16 @@ def test_padded_rows_without_a_mask_route_as_the_sequences_alone(family):
     together_SLE, _ = count_rows(model, sequences)
     alone_SLE = torch.cat([count_rows(model, [one])[0] for one in sequences])
     assert torch.equal(together_SLE, alone_SLE)
+
+
+def test_prefixes_are_computed_once_where_the_document_says(family):
+    known, model = family
+    policy = going_on(model)
+    sequences = [torch.randint(3, 96, (length,)).numpy() for length in LONG]
+    with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
+        probe = probe_cache(policy, counter, sequences)
+    go_on_without_mask(model.decoder, on=False)
+    assert ("prefix-once" if is_trusted(probe, torch.float32) else "whole") == known.walk, probe
 
 
 def test_the_document_says_what_the_model_shows(family):

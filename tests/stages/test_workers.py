@@ -11,7 +11,9 @@ import pytest
 
 from routing.core.errors import DamagedDataError, StorageError
 from routing.core.worker import Worker
-from routing.stages import begin, share
+from routing.measure import anchors
+from routing.measure.plan import deal_parts
+from routing.stages import begin, share, walk
 from routing.stages.measure import measure
 from routing.stages.share import measure_share
 from routing.store import worker_parts
@@ -188,3 +190,46 @@ def test_a_worker_measures_no_part_twice(half_done, listener, monkeypatch):
     request, _ = half_done
     monkeypatch.setattr(share, "load_policy", lambda *_args, **_kwargs: pytest.fail("nothing is left to measure"))
     assert measure_share(replace(request, worker=Worker(index=1, count=2)), listener).parts_measured == 0
+
+
+@pytest.fixture
+def _short_prefixes_pay(monkeypatch):
+    monkeypatch.setattr(anchors, "MIN_SAVED_TOKENS", 100)
+
+
+@pytest.mark.usefixtures("_short_prefixes_pay")
+def test_workers_compute_prefixes_once_and_end_like_whole_trajectories(request_for, tmp_path, whole):
+    """The last share first: its worker has to compute prefixes that nobody has counted yet."""
+    request = request_for(tmp_path / "run")
+    for index in (2, 0, 1):
+        measure_share(replace(request, worker=Worker(index=index, count=3)), Listener())
+    manifest = read_manifest(request.out)
+    assert (whole.settings.walk, manifest.settings.walk) == ("whole", "prefix-once")
+    assert (manifest.state, manifest.content_hash) == ("finished", whole.content_hash)
+    assert manifest.planned_tokens == manifest.corpus.tokens_packed
+
+
+@pytest.mark.usefixtures("_short_prefixes_pay")
+def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(request_for, listener, tmp_path, monkeypatch, whole):
+    """Two workers probe at once; the first to write settles it for both."""
+    request = request_for(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(walk, "is_trusted", lambda *_: False)
+        measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
+    with monkeypatch.context() as patched:
+        patched.setattr(share, "probe_walk", lambda *given, begun: walk.probe_walk(*given, begun=None))  # nobody had written yet
+        measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
+    parts = deal_parts(begin.prepare(request, Listener()).parts, worker=1, num_workers=2)
+    assert listener.tokens == sum(part.num_tokens for part in parts)
+    manifest = read_manifest(request.out)
+    assert manifest.settings.walk == "whole"
+    assert (manifest.state, manifest.content_hash) == ("finished", whole.content_hash)
+
+
+@pytest.mark.usefixtures("_short_prefixes_pay")
+def test_a_worker_whose_cache_fails_does_not_join_those_who_go_on_from_theirs(request_for, tmp_path, monkeypatch):
+    request = request_for(tmp_path / "run")
+    measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
+    monkeypatch.setattr(walk, "is_trusted", lambda *_: False)
+    with pytest.raises(begin.InputError, match="begun with prefixes computed once, now the model's cache can't be gone on from"):
+        measure_share(replace(request, worker=Worker(index=1, count=2)), Listener())

@@ -1,0 +1,73 @@
+"""SDPA for tokens that go on from a cache, without a mask: a T x T mask is slower than what a shared prefix saves.
+
+SDPA's causal order counts from the first key, so a batch of T new tokens after C cached ones would need a mask of T x (C + T).
+With C rows put before the queries and dropped from the answer the order is right, and the pairs are those of C + T tokens
+computed whole, never more. B rows, H heads, D width of a head.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_NAME = "sdpa_going_on"
+
+
+def fits_without_mask(num_cached: int, num_new: int) -> bool:
+    """Whether the rows put before the queries are no more than they; with more, a mask is the smaller cost."""
+    return num_new > 1 and num_cached <= num_new
+
+
+def go_on_without_mask(model: nn.Module, *, on: bool) -> None:
+    """Sets a model that uses SDPA to it, or back; others keep what they have."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    config: Any = model.config
+    if config._attn_implementation not in ("sdpa", _NAME):
+        return
+    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(_NAME, _mask)
+    config._attn_implementation = _NAME if on else "sdpa"
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Of queries [B, H, T, D] over keys [B, H, C + T, D]; the answer is [B, T, H, D], as transformers has it."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    num_cached = key.shape[2] - query.shape[2]
+    if attention_mask is not None or num_cached <= 0 or query.shape[2] == 1:
+        answer, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return answer, None
+    padded = torch.nn.functional.pad(query, (0, 0, num_cached, 0))
+    answer, _ = sdpa_attention_forward(module, padded, key, value, None, **kwargs)
+    return answer[:, num_cached:], None
+
+
+def _mask(
+    *,
+    q_length: int,
+    kv_length: int,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
+) -> Tensor | None:
+    """The library's mask, but none where the order of C + T tokens is all that it would say."""
+    from transformers.masking_utils import sdpa_mask
+
+    plain = allow_is_causal_skip and attention_mask is None and kv_offset == 0 and (local_size is None or kv_length < local_size)
+    if plain and fits_without_mask(kv_length - q_length, q_length):
+        return None
+    mask: Tensor | None = sdpa_mask(
+        q_length=q_length,
+        kv_length=kv_length,
+        kv_offset=kv_offset,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        allow_is_causal_skip=allow_is_causal_skip,
+        **kwargs,
+    )
+    return mask
