@@ -114,11 +114,13 @@ class ExpertCounter:
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
         layers = [experts.layer for experts in self.experts]
-        counts_LSE = torch.stack([self._counts[layer] for layer in layers])
-        faults_LF2 = torch.stack([self._faults[layer] for layer in layers]).cpu()
-        self._raise_on_fault(layers, faults_LF2)
+        read = torch.cat([self._counts[layer].flatten() for layer in layers] + [self._faults[layer].flatten() for layer in layers])
+        num_faults = sum(self._faults[layer].numel() for layer in layers)
+        counts, faults = read.cpu().tensor_split((len(read) - num_faults,))
+        self._raise_on_fault(layers, faults.view(len(layers), len(_FAULTS), 2))
         self._slot_T = None
-        return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).to(torch.int32).cpu().contiguous()
+        counts_LSE = counts.view(len(layers), -1, self.num_experts)
+        return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).contiguous()
 
     def _hook(self, experts: ExpertsModule) -> Callable[..., None]:
         def count(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -142,7 +144,10 @@ class ExpertCounter:
         in_range_TK = ids_TK.clamp(0, self.num_experts - 1)
         index_TK = in_range_TK.add(slot_T[:, None], alpha=self.num_experts)
         size = (num_slots + 1) * self.num_experts
-        self._counts[layer] = torch.bincount(index_TK.flatten(), minlength=size).view(-1, self.num_experts)
+        # Not `bincount`, which on CUDA waits for the device to learn the largest index.
+        counts = torch.zeros(size, dtype=torch.int32, device=index_TK.device)
+        ones = torch.ones((), dtype=torch.int32, device=index_TK.device).expand(index_TK.numel())
+        self._counts[layer] = counts.scatter_add_(0, index_TK.flatten(), ones).view(-1, self.num_experts)
         self._faults[layer] = _faults(ids_TK, in_range_TK, weights_TK, slot_T, num_slots)
 
     def _raise_on_fault(self, layers: list[int], faults_LF2: Tensor) -> None:
@@ -176,4 +181,4 @@ def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot
         is_dead = ((low_T == high_T) | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
         all_equal_T = is_dead.expand_as(counted_T)
     faults_FT = torch.stack([not_finite_T, out_of_range_T, repeated_T, all_equal_T]) & counted_T
-    return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1)
+    return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1).to(torch.int32)

@@ -162,7 +162,7 @@ def run_continued(
     `before` is left as it is. A row leaves the batch after the chunk in which it ends, so that its padding is never gone on
     from; with one row the cache is that of the row's end.
     """
-    cache = None if before is None else for_rows(before, len(lengths))
+    cache = None if before is None else for_rows(before, len(lengths), policy.device)
     keyword = policy.cache_keyword
     assert keyword is not None
     counts_SLE = torch.zeros((len(segment_ids), len(policy.experts), counter.num_experts), dtype=torch.int32)
@@ -172,7 +172,7 @@ def run_continued(
         for first in range(0, lengths[0], chunk_tokens):
             num_rows = sum(length > first for length in lengths)
             if num_rows < rows_before:
-                keep_rows(cache, num_rows)
+                keep_rows(cache, num_rows, policy.device)
                 rows_before = num_rows
             place = (slice(num_rows), slice(first, first + chunk_tokens))
             counter.begin(slot_BT[place].flatten(), segment_ids=segment_ids)

@@ -33,18 +33,18 @@ def cache_of(outputs: Any) -> Any:
     return outputs.past_key_values if cache is None else cache
 
 
-def for_rows(cache: Any, num_rows: int) -> Any:
-    """An independent copy of a one-row cache, repeated for B rows."""
+def for_rows(cache: Any, num_rows: int, device: torch.device) -> Any:
+    """An independent copy of a one-row cache on `device`, repeated for B rows."""
     own = copy.deepcopy(cache)  # linear states are updated in place
     if num_rows > 1:
         # Beam search's way to repeat a row: the one that caches of linear attention have, too.
-        own.reorder_cache(torch.zeros(num_rows, dtype=torch.long))
+        own.reorder_cache(torch.zeros(num_rows, dtype=torch.long, device=device))
     return own
 
 
-def keep_rows(cache: Any, num_rows: int) -> None:
-    """Drops all rows but the leading ones."""
-    cache.reorder_cache(torch.arange(num_rows))
+def keep_rows(cache: Any, num_rows: int, device: torch.device) -> None:
+    """Drops all rows but the leading ones of a cache on `device`."""
+    cache.reorder_cache(torch.arange(num_rows, device=device))
 
 
 def num_bytes(cache: Any) -> int:

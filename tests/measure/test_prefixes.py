@@ -163,8 +163,8 @@ def test_a_cache_that_lies_is_found_out(sequences, monkeypatch, lie):
     policy = going_on(build("qwen3_moe"))
     honest = forward.for_rows
 
-    def dishonest(cache, num_rows):
-        own = honest(cache, num_rows)
+    def dishonest(cache, num_rows, device):
+        own = honest(cache, num_rows, device)
         lie(own)
         return own
 
