@@ -1,5 +1,5 @@
 # make demo: the main job on the embedded default    make test: everything that must stay true
-# make bench: speed as ratios within one run          make docs: the command reference, written from the program
+# make bench: speed as ratios within one run          make docs: the reference and the table of faults, written by program and tests
 # make trace: the memory of real training steps, traced without weights, beside its price
 
 PYTHON ?= python3
@@ -43,6 +43,7 @@ trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid
 
 docs: $(STAMP)
+	$(BIN)/python -m pytest -m fault --write-faults --numprocesses auto --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pipelines.write_docs
 
 clean:
