@@ -121,5 +121,6 @@ class Writer:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--write-faults") and not hasattr(config, "workerinput"):
+    is_running = not (config.getoption("collectonly") or hasattr(config, "workerinput"))
+    if is_running and config.getoption("--write-faults"):
         config.pluginmanager.register(Writer(config.rootpath))

@@ -51,6 +51,12 @@ def test_layers_are_decoder_layers_with_dense_ones_counted():
     assert [experts.layer for experts in find_experts(Model([nn.Identity(), Block(), nn.Identity(), Block()]))] == [1, 3]
 
 
+@pytest.mark.fault(
+    "ids of padding that are out of range",
+    how="a padded token has the ids -5 and 99",
+    tries=1,
+    outcome="not counted and no error",
+)
 def test_padding_may_hold_any_id():
     ids = torch.tensor([[0, 1], [0, 2], [-5, 99]])
     assert _count(ids).tolist() == [[[1, 1, 0, 0]], [[1, 0, 1, 0]]]
@@ -98,21 +104,45 @@ def test_one_token_whose_weights_tie_is_no_fault():
     assert _count(weights=weights).sum() == 4
 
 
+@pytest.mark.fault(
+    "another top-k than the configuration says",
+    how="the experts are handed one id a token instead of two",
+    tries=1,
+    outcome="exit 1 at the first batch, both shapes named",
+)
 def test_another_top_k_than_the_configuration_says_is_refused_with_both():
     with pytest.raises(CheckFailedError, match=r"\(3, 1\), expected \(3, 2\)"):
         _count(IDS[:, :1], WEIGHTS[:, :1])
 
 
+@pytest.mark.fault(
+    "rows dropped between the model and its experts",
+    how="the experts are handed two of three tokens",
+    tries=1,
+    outcome="exit 1 at the first batch, both shapes named",
+)
 def test_padding_rows_that_the_model_drops_are_refused():
     with pytest.raises(CheckFailedError, match=r"\(2, 2\), expected \(3, 2\)"):
         _count(IDS[:2], WEIGHTS[:2])
 
 
+@pytest.mark.fault(
+    "the experts of a layer run twice in one pass (recompute)",
+    how="a second call of the layer's experts",
+    tries=1,
+    outcome="exit 1, the layer named",
+)
 def test_a_layer_that_runs_twice_is_refused():
     with pytest.raises(CheckFailedError, match="layer 1: its experts ran twice"):
         _count(calls=2)
 
 
+@pytest.mark.fault(
+    "a layer whose experts never run",
+    how="a model with a second experts layer that is not called",
+    tries=1,
+    outcome="exit 1, the layer named",
+)
 def test_a_layer_that_is_never_reached_is_refused():
     with pytest.raises(CheckFailedError, match=r"layers \[3\]"):
         _count(model=Model([nn.Identity(), Block(), nn.Identity(), Block()]))
@@ -123,6 +153,12 @@ def test_a_dense_model_is_refused():
         find_experts(Model([nn.Linear(2, 2)]))
 
 
+@pytest.mark.fault(
+    "another number of experts from layer to layer",
+    how="a model of 4 and of 8 experts",
+    tries=1,
+    outcome="exit 2 before a forward pass",
+)
 def test_layers_with_different_numbers_of_experts_are_refused():
     with pytest.raises(InputError, match="differ in their number of experts"):
         find_experts(Model([Block(4), Block(8)]))

@@ -81,6 +81,12 @@ def _measure_and_die(request, when):
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.fault(
+    "kill -9 before the first part of loads",
+    how="a process kills itself when segments-00000.parquet has its name",
+    tries=1,
+    outcome="the same command goes on; content hash of an uninterrupted run",
+)
 def test_a_run_killed_before_its_first_loads_goes_on(request_for, listener, tmp_path, whole):
     request = request_for(tmp_path / "begun")
     _measure_and_die(request, "begun")
@@ -89,6 +95,12 @@ def test_a_run_killed_before_its_first_loads_goes_on(request_for, listener, tmp_
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
+@pytest.mark.fault(
+    "kill -9 while a part is written, and between a part and its manifest",
+    how="a process kills itself at the rename of loads-00002.parquet, and before the manifest that names it",
+    tries=2,
+    outcome="committed parts kept, the temporary deleted, content hash of an uninterrupted run",
+)
 @pytest.mark.parametrize("when", ["writing", "written"])
 def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(request_for, listener, tmp_path, whole, when):
     request = request_for(tmp_path / "killed")
@@ -124,6 +136,12 @@ def test_a_full_disk_keeps_what_was_committed_and_the_run_goes_on(request_for, l
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
+@pytest.mark.fault(
+    "a run gone on with at another segment size, --max-tokens or dtype",
+    how="the same command with one of them changed",
+    tries=3,
+    outcome="exit 2, both values named",
+)
 @pytest.mark.parametrize(
     ("changes", "what"),
     [({"segment_tokens": 16}, "segment_tokens 32"), ({"max_tokens": 1000}, "max_tokens None"), ({"dtype": "bfloat16"}, "dtype")],
