@@ -21,6 +21,7 @@ REFUSAL_REASONS = (
     "token_ids",
     "too_deep",
     "too_long",
+    "router",
 )
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from routing.core.errors import CheckFailedError, InputError
-from routing.measure.capture import ExpertCounter, find_experts
+from routing.measure.capture import ExpertCounter, RouterError, find_experts
 
 
 class Experts(nn.Module):
@@ -71,26 +71,50 @@ def test_no_token_is_counted_outside_begin_and_collect():
         assert counter.collect().sum() == 4
 
 
+OUT_OF_RANGE = pytest.mark.fault(
+    "ids out of range", how="ids 4 and -1 of 4 experts", tries=2, outcome="exit 1: layer, segment, token, experts"
+)
+TWICE = pytest.mark.fault(
+    "one expert twice in a token", how="ids 2 and 2 of one token", tries=1, outcome="exit 1: layer, segment, token"
+)
+NOT_FINITE = pytest.mark.fault(
+    "NaN or Inf router weights of a token", how="one weight replaced", tries=3, outcome="exit 1: layer, segment, token, dtype"
+)
+NAN, INF = float("nan"), float("inf")
+
+
 @pytest.mark.parametrize(
     ("ids", "weights", "message"),
     [
-        ([[0, 4], [0, 2], [0, 1]], None, "layer 1, segment 41: 1 tokens of the batch with ids out of range"),
-        ([[0, 1], [-1, 2], [0, 1]], None, "layer 1, segment 42: 1 tokens of the batch with ids out of range"),
-        ([[0, 1], [2, 2], [0, 1]], None, "layer 1, segment 42: 1 tokens of the batch with one expert twice"),
-        (None, [[0.6, 0.4], [float("nan"), 0.1], [0.9, 0.1]], "layer 1, segment 42: 1 tokens .* NaN or Inf"),
-        (None, [[float("inf"), 0.4], [0.7, 0.3], [0.9, 0.1]], "layer 1, segment 41: 1 tokens .* NaN or Inf"),
+        pytest.param([[0, 4], [0, 2], [0, 1]], WEIGHTS, "segment 41: 1 tokens .* ids out of range", marks=OUT_OF_RANGE),
+        pytest.param([[0, 1], [-1, 2], [0, 1]], WEIGHTS, "segment 42: 1 tokens .* ids out of range", marks=OUT_OF_RANGE),
+        pytest.param([[0, 1], [2, 2], [0, 1]], WEIGHTS, "segment 42: 1 tokens .* one expert twice", marks=TWICE),
+        pytest.param(IDS, [[0.6, 0.4], [NAN, 0.1], [0.9, 0.1]], "segment 42: 1 tokens .* NaN or Inf", marks=NOT_FINITE),
+        pytest.param(IDS, [[INF, 0.4], [0.7, 0.3], [0.9, 0.1]], "segment 41: 1 tokens .* NaN or Inf", marks=NOT_FINITE),
+        pytest.param(IDS, [[0.6, 0.4], [0.7, -INF], [NAN, 0.1]], "segment 42: 1 tokens .* NaN or Inf", marks=NOT_FINITE),
     ],
 )
 def test_a_broken_token_is_named_by_layer_and_segment(ids, weights, message):
-    with pytest.raises(CheckFailedError, match=message):
-        _count(IDS if ids is None else torch.tensor(ids), WEIGHTS if weights is None else torch.tensor(weights))
+    with pytest.raises(CheckFailedError, match=f"layer 1, {message}.*, the first its token 0 .float32, 0..3 are its experts"):
+        _count(torch.as_tensor(ids), torch.as_tensor(weights))
 
 
+def test_a_token_is_named_by_its_place_in_its_segment_and_every_segment_without_router_is_told():
+    ids, slots = torch.tensor([[0, 1]] * 6), torch.tensor([2, 0, 0, 1, 1, 2])
+    weights = torch.tensor([[0.6, 0.4], [0.6, 0.4], [NAN, 0.1], [0.6, 0.4], [INF, 0.1], [NAN, NAN]])
+    with pytest.raises(RouterError, match=r"segment 41: 2 tokens of the batch .* the first its token 1 ") as refusal:
+        _count(ids, weights, slots)
+    assert refusal.value.segment_ids == (41, 42)
+
+
+@pytest.mark.fault(
+    "all router logits equal", how="16 tokens with weights 0.5 and 0.5", tries=1, outcome="exit 1: layer, segment, token, dtype"
+)
 def test_a_router_that_gives_every_expert_of_every_token_one_weight_is_refused():
     ids, weights = IDS[:1].expand(17, 2), torch.full((17, 2), 0.5)
     slots = torch.tensor([0] * 16 + [2])  # 16 tokens of segment 41, one of padding
     weights = torch.cat([weights[:16], torch.tensor([[0.9, 0.1]])])
-    with pytest.raises(CheckFailedError, match=r"layer 1, segment 41: 16 tokens .* same weight"):
+    with pytest.raises(RouterError, match=r"layer 1, segment 41: 16 tokens .* same weight .* token 0 .float32"):
         _count(ids, weights, slots)
     assert _count(ids, torch.cat([torch.tensor([[0.6, 0.4]]), weights[1:]]), slots).sum() == 32
 
