@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from routing.core.errors import CheckFailedError
-from routing.corpus.sequences import Refusal
+from routing.corpus.sequences import NO_ROUTER, Refusal
 from routing.corpus.tree import build_tree
 from routing.measure.capture import RouterError
 from routing.measure.plan import plan_parts
@@ -14,7 +14,6 @@ from routing.stages.begin import Prepared, existing
 from routing.stages.corpus_record import corpus_record
 from routing.store.run import RunWriter, writing
 
-REASON = "router"
 MAX_SHARE = 0.1  # of the trajectories: where a policy gives no number to more, it is broken and not the text
 
 _Details = Mapping[tuple[str, int], str]  # what is said of a trajectory, by its file and row
@@ -24,7 +23,7 @@ def without_recorded(out: Path, prepared: Prepared) -> Prepared:
     """What is left to measure where an earlier call left trajectories out; all of it where there is no run."""
     found = existing(out)
     refusals = () if found is None else found.corpus.refusals
-    return _without(prepared, {(one.source_file, one.source_row): one.detail for one in refusals if one.reason == REASON})
+    return _without(prepared, {(one.source_file, one.source_row): one.detail for one in refusals if one.reason == NO_ROUTER})
 
 
 def without_bad(out: Path, prepared: Prepared, error: RouterError, note: Callable[[str], None]) -> Prepared:
@@ -35,7 +34,7 @@ def without_bad(out: Path, prepared: Prepared, error: RouterError, note: Callabl
     bad = [place for place, path in enumerate(prepared.tree.paths) if not set(error.segment_ids).isdisjoint(path)]
     origins = [prepared.corpus.trajectories[place] for place in bad]
     smaller = _without(prepared, {(one.source_file, one.source_row): str(error) for one in origins})
-    num_left_out = sum(one.reason == REASON for one in smaller.corpus.refusals)
+    num_left_out = sum(one.reason == NO_ROUTER for one in smaller.corpus.refusals)
     num_all = num_left_out + len(smaller.corpus.trajectories)
     if num_left_out > MAX_SHARE * num_all:
         raise CheckFailedError(f"{error}; --skip-bad would leave out {num_left_out} of {num_all} trajectories; mend the policy")
@@ -51,7 +50,7 @@ def _without(prepared: Prepared, details: _Details) -> Prepared:
     left_out = [one for one in corpus.trajectories if (one.source_file, one.source_row) in details]
     num_of = Counter(one.source_file for one in left_out)
     refusals = (
-        Refusal(source_file=file, source_row=row, reason=REASON, detail=details[file, row])
+        Refusal(source_file=file, source_row=row, reason=NO_ROUTER, detail=details[file, row])
         for file, row in ((one.source_file, one.source_row) for one in left_out)
     )
     smaller = replace(
