@@ -1,5 +1,6 @@
 # make demo: the main job on the embedded default    make test: everything that must stay true
-# make bench: speed as ratios within one run          make docs: the command reference, written from the program
+# make bench: speed as ratios within one run          make docs: the reference and the table of faults, written by program and tests
+# make soak: every verb that writes, killed again and again
 # make trace: the memory of real training steps, traced without weights, beside its price
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test bench trace docs lint clean
+.PHONY: demo test bench soak trace docs lint clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -40,10 +41,14 @@ bench: $(STAMP)
 	$(BIN)/python -m pipelines.bench_query
 	$(BIN)/python -m pipelines.bench_report
 
+soak: $(STAMP)
+	$(BIN)/python -m pipelines.soak
+
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid
 
 docs: $(STAMP)
+	$(BIN)/python -m pytest -m fault --write-faults --numprocesses auto --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pipelines.write_docs
 
 clean:

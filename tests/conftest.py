@@ -9,6 +9,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
+pytest_plugins = ("tests.faults",)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 

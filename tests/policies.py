@@ -1,5 +1,6 @@
 """Tiny random policies with a byte-level tokenizer, written as checkpoint folders."""
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -59,4 +60,16 @@ def write_tiny_policy(folder: Path, *, seed: int = 0, config=None) -> Path:
     model = AutoModelForCausalLM.from_config(config or tiny_config(), dtype=torch.float32)
     model.save_pretrained(folder)
     write_tokenizer(folder)
+    return folder
+
+
+def changed_policy(policy: Path, folder: Path, name: str, rows: int | slice, value: float) -> Path:
+    """A copy of `policy` in `folder` with `rows` of the one weight whose name holds `name` set to `value`."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(policy, folder)
+    weights = load_file(folder / "model.safetensors")
+    (found,) = (one for one in weights if name in one)
+    weights[found][rows] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -104,6 +104,7 @@ class RunFacts:
     num_trajectories: int
     files: tuple[CorpusFile, ...]
     refused: tuple[tuple[str, int], ...]
+    num_without_router: int  # of the refused: trajectories that a forward pass met no router for, and --skip-bad left out
     provenance: Pairs
     content_hash: str | None
     corpus_hash: str

@@ -148,6 +148,10 @@ def _cautions(facts: Facts) -> Iterator[str]:
         yield f"Of these runs the table was fitted to {listed(sorted(one.label for one in own))}, which are no test on new data."
     if imported := [run.name for run in facts.runs if run.origin == "recorded"]:
         yield f"{listed(imported)}: recorded by another engine and imported; no forward pass here can vouch for these loads."
+    for run in facts.runs:
+        if run.num_without_router:
+            left_out = number_of(run.num_without_router, "trajectory", "trajectories")
+            yield f"{run.name}: {left_out} left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad)."
     for words in dict.fromkeys(run.markings for run in facts.runs if run.markings):
         names = [run.name for run in facts.runs if run.markings == words]
         yield f"{listed(names)}: the names of policy or corpus say {listed(words)}; these are no production numbers."

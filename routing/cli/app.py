@@ -70,6 +70,9 @@ def measure(
     on_bad_line: Annotated[
         str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
     ] = "stop",
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out, counted, trajectories with NaN, Inf or equal router logits.")
+    ] = False,
     adapter: Annotated[
         Path | None, typer.Option("--adapter", help="Measure the policy under this LoRA adapter, a folder that peft wrote.")
     ] = None,
@@ -101,6 +104,7 @@ def measure(
         worker=worker,
         adapter=adapter,
         base_out=base_out,
+        skip_bad=skip_bad,
     )
     with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:

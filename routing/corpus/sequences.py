@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+NO_ROUTER = "router"  # found only by forward passes
 # Why a row was refused. Each is explained in docs/formats.md.
 REFUSAL_REASONS = (
     "empty",
@@ -21,6 +22,7 @@ REFUSAL_REASONS = (
     "token_ids",
     "too_deep",
     "too_long",
+    NO_ROUTER,
 )
 
 

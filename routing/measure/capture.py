@@ -19,14 +19,24 @@ from routing.core.errors import CheckFailedError, InputError
 
 _ID_ARGUMENTS = ("top_k_index", "router_indices")
 _WEIGHT_ARGUMENTS = ("top_k_weights", "routing_weights")
+# The first two are what a policy may do with some text, the others show that its routing was read wrongly.
 _FAULTS = (
     "NaN or Inf router weights",
+    "the same weight for every expert (all logits equal)",
     "ids out of range",
     "one expert twice in a token",
-    "the same weight for every expert (all logits equal)",
 )
+_NUM_OF_POLICY = 2
 # Fewer counted tokens than this may all tie: at BF16 and top-2 about one token in 150 does.
 _MIN_TOKENS_TO_JUDGE = 16
+
+
+class RouterError(CheckFailedError):
+    """A router that gave no number, or one for all experts, to tokens of `segment_ids`."""
+
+    def __init__(self, message: str, *, segment_ids: Sequence[int]) -> None:
+        super().__init__(message)
+        self.segment_ids = tuple(segment_ids)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +103,8 @@ class ExpertCounter:
         self._segment_ids: Sequence[int] = ()
         self._counts: dict[int, Tensor] = {}
         self._faults: dict[int, Tensor] = {}
+        self._has_no_router: dict[int, Tensor] = {}
+        self._dtype: torch.dtype | None = None
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -106,10 +118,13 @@ class ExpertCounter:
     def begin(self, slot_T: Tensor, *, segment_ids: Sequence[int]) -> None:
         """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted."""
         self._slot_T, self._segment_ids = slot_T, segment_ids
-        self._counts, self._faults = {}, {}
+        self._counts, self._faults, self._has_no_router = {}, {}, {}
 
     def collect(self) -> Tensor:
-        """Routed rows [S, L, E] as int32 on the CPU; CheckFailedError names the layer and segment that broke a rule."""
+        """Routed rows [S, L, E] as int32 on the CPU; CheckFailedError names the layer and segment that broke a rule.
+
+        RouterError where the policy, and not how we read it, is at fault.
+        """
         missing = [experts.layer for experts in self.experts if experts.layer not in self._counts]
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
@@ -148,16 +163,36 @@ class ExpertCounter:
         counts = torch.zeros(size, dtype=torch.int32, device=index_TK.device)
         ones = torch.ones((), dtype=torch.int32, device=index_TK.device).expand(index_TK.numel())
         self._counts[layer] = counts.scatter_add_(0, index_TK.flatten(), ones).view(-1, self.num_experts)
-        self._faults[layer] = _faults(ids_TK, in_range_TK, weights_TK, slot_T, num_slots)
+        faults_FT = _faults(ids_TK, in_range_TK, weights_TK, slot_T < num_slots)
+        self._faults[layer] = torch.stack([faults_FT.sum(-1), faults_FT.int().argmax(-1)], dim=-1).to(torch.int32)
+        self._has_no_router[layer] = faults_FT[:_NUM_OF_POLICY].any(0)
+        self._dtype = None if weights_TK is None else weights_TK.dtype
 
     def _raise_on_fault(self, layers: list[int], faults_LF2: Tensor) -> None:
         for layer, faults_F2 in zip(layers, faults_LF2.tolist(), strict=True):
-            for what, (num_tokens, first_slot) in zip(_FAULTS, faults_F2, strict=True):
+            for fault, (num_tokens, first) in enumerate(faults_F2):
                 if num_tokens:
-                    where = f"layer {layer}, segment {self._segment_ids[first_slot]}"
-                    raise CheckFailedError(
-                        f"{where}: {num_tokens} tokens of the batch with {what} (0..{self.num_experts - 1} are its experts)"
-                    )
+                    message = self._said(layer, fault, num_tokens, first)
+                    if fault < _NUM_OF_POLICY:
+                        raise RouterError(message, segment_ids=self._without_router())
+                    raise CheckFailedError(message)
+
+    def _said(self, layer: int, fault: int, num_tokens: int, first: int) -> str:
+        slot_T = self._slot_T
+        assert slot_T is not None
+        slot = int(slot_T[first])
+        place = int((slot_T[:first] == slot).sum())
+        dtype = f"{self._dtype}, ".removeprefix("torch.") if self._dtype else ""
+        return (
+            f"layer {layer}, segment {self._segment_ids[slot]}: {num_tokens} tokens of the batch with {_FAULTS[fault]}, "
+            f"the first its token {place} ({dtype}0..{self.num_experts - 1} are its experts)"
+        )
+
+    def _without_router(self) -> list[int]:
+        """The segments of the batch with a token to which some layer's router gave nothing to choose by."""
+        assert self._slot_T is not None
+        at_T = torch.stack([one_T.cpu() for one_T in self._has_no_router.values()]).any(0)
+        return [self._segment_ids[slot] for slot in self._slot_T.cpu()[at_T].unique().tolist()]
 
 
 def _argument(at: tuple[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -166,9 +201,8 @@ def _argument(at: tuple[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
     return value
 
 
-def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot_T: Tensor, num_slots: int) -> Tensor:
-    """For each of _FAULTS [F, 2]: how many counted tokens show it, and the first slot that does."""
-    counted_T = slot_T < num_slots
+def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, counted_T: Tensor) -> Tensor:
+    """For each of _FAULTS [F, T]: which counted tokens show it."""
     out_of_range_T = (ids_TK != in_range_TK).any(-1)
     repeated_T = torch.zeros_like(counted_T)
     for shift in range(1, ids_TK.shape[1]):
@@ -180,5 +214,4 @@ def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot
         # A token may tie by chance in BF16; a whole batch of many that ties has a router that does not choose.
         is_dead = ((low_T == high_T) | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
         all_equal_T = is_dead.expand_as(counted_T)
-    faults_FT = torch.stack([not_finite_T, out_of_range_T, repeated_T, all_equal_T]) & counted_T
-    return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1).to(torch.int32)
+    return torch.stack([not_finite_T, all_equal_T, out_of_range_T, repeated_T]) & counted_T

@@ -57,6 +57,7 @@ class MeasureRequest:
     worker: Worker = ALONE
     adapter: Path | None = None
     base_out: Path | None = None
+    skip_bad: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +76,7 @@ class Prepared:
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
     _require_two_runs(request)
+    _require_one_run_to_skip_in(request)
     device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(request.policy, tokenizer=request.tokenizer)
@@ -128,6 +130,14 @@ def _require_two_runs(request: MeasureRequest) -> None:
         raise InputError(f"--base-out: {request.base_out}: a run of the base without its adapter; name one with --adapter DIR")
     if os.path.realpath(request.base_out) == os.path.realpath(request.out):
         raise InputError(f"--base-out: {request.base_out} is --out too; base and adapted policy are two runs")
+
+
+def _require_one_run_to_skip_in(request: MeasureRequest) -> None:
+    """What is left out is known only once the rest is measured; workers, or two runs of one corpus, would not agree on it."""
+    if request.skip_bad and request.worker.count > 1:
+        raise InputError(f"--skip-bad: {request.worker.count} workers; it takes one process, or leave it out")
+    if request.skip_bad and request.base_out is not None:
+        raise InputError("--skip-bad: with --base-out, whose two runs hold the same tokens; measure each by itself")
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.corpus.tree import tree_tables
-from routing.measure.capture import ExpertCounter
+from routing.measure.capture import ExpertCounter, RouterError
 from routing.measure.forward import Budget, TokenIds, measure_part
 from routing.measure.plan import PartPlan
 from routing.measure.policy import LoadedPolicy, load_policy
@@ -20,6 +20,7 @@ from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.provenance import utc_now
+from routing.stages.skipping import without_bad, without_recorded
 from routing.stages.walk import probe_walk, settle_walk, tokens_to_compute
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
@@ -57,7 +58,18 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
     prepared = prepare(request, progress)
     if request.base_out is not None:
         _measure(request.base_out, base_of(prepared), progress)
+    if request.skip_bad:
+        return _measure_but_bad(request.out, prepared, progress)
     return _measure(request.out, prepared, progress)
+
+
+def _measure_but_bad(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
+    prepared = without_recorded(out, prepared)
+    while True:
+        try:
+            return _measure(out, prepared, progress)
+        except RouterError as error:
+            prepared = without_bad(out, prepared, error, progress.note)
 
 
 def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:

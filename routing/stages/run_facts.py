@@ -7,6 +7,7 @@ from typing import Any
 
 from routing.audit.facts import CorpusFile, Pairs, RunFacts, markings
 from routing.audit.words import count, gigabytes
+from routing.corpus.sequences import NO_ROUTER
 from routing.store.manifest import Manifest
 from routing.store.run import Run
 
@@ -33,6 +34,7 @@ def run_facts(name: str, run: Run, tables: dict[str, Any]) -> RunFacts:
         num_trajectories=corpus.num_trajectories,
         files=tuple(CorpusFile(**{column: getattr(file, column) for column in columns}) for file in corpus.files),
         refused=tuple(sorted(Counter(one.reason for one in corpus.refusals).items())),
+        num_without_router=sum(one.reason == NO_ROUTER for one in corpus.refusals),
         provenance=_run_provenance(run),
         content_hash=manifest.content_hash,
         corpus_hash=corpus.corpus_hash,

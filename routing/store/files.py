@@ -19,13 +19,13 @@ TEMPORARY_MARK = ".tmp-"
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Lets `write` fill a temporary file beside `path`, then renames it; makes the folder where it is missing.
 
-    StorageError names the file and how far it got. InputError where `path` is a link, a device, a folder: a rename would
-    replace the thing itself.
+    StorageError names the file and says whether the old or the new one is there. InputError where `path` is a link, a
+    device, a folder: a rename would replace the thing itself.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"{path}: not a plain file, so not replaced; choose another --out")
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
-    num_bytes = 0
+    num_bytes, is_replaced = 0, False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as stream:
@@ -34,8 +34,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             num_bytes = stream.tell()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
+        is_replaced = True
         _sync_folder(path.parent)
     except OSError as error:
+        if is_replaced:
+            said = "written, but a power cut may still undo it: its folder can't be flushed"
+            raise StorageError(f"{path}: {said}, {error.strerror or error}") from error
         with contextlib.suppress(OSError):
             num_bytes = num_bytes or temporary.stat().st_size
         raise StorageError(

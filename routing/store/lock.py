@@ -31,9 +31,8 @@ def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
     handle = _locked(path, fcntl.LOCK_EX)
     try:
         notices = _take_over(path, handle)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
         try:
+            _sign(path, handle, is_worker=False)
             yield notices
         finally:
             path.unlink(missing_ok=True)
@@ -51,11 +50,12 @@ def worker_lock(folder: Path) -> Iterator[tuple[str, ...]]:
     handle = _locked(path, fcntl.LOCK_SH)
     try:
         notices: tuple[str, ...] = ()
-        if not _holder(handle).get("is_worker"):  # a fellow worker's text stands for all
+        is_first = not _holder(handle).get("is_worker")  # a fellow worker's text stands for all
+        if is_first:
             notices = _take_over(path, handle)
-            text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "is_worker": True})
-            os.pwrite(handle, text.encode().ljust(_TEXT_BYTES), 0)
         try:
+            if is_first:
+                _sign(path, handle, is_worker=True)
             yield notices
         finally:
             with contextlib.suppress(BlockingIOError):
@@ -100,6 +100,17 @@ def _locked(path: Path, kind: int) -> int:
             if os.stat(path).st_ino == os.fstat(handle).st_ino:
                 return handle
         os.close(handle)  # the last holder removed the file between our two calls
+
+
+def _sign(path: Path, handle: int, *, is_worker: bool) -> None:
+    """Writes who holds the lock; a worker's text replaces its like in place, so that two who come first leave one of them."""
+    text = json.dumps({"host": socket.gethostname(), "pid": os.getpid()} | ({"is_worker": True} if is_worker else {})).encode()
+    try:
+        if not is_worker:
+            os.ftruncate(handle, 0)
+        os.pwrite(handle, text.ljust(_TEXT_BYTES) if is_worker else text, 0)
+    except OSError as error:
+        raise StorageError(f"{path}: can't lock the run, {error.strerror}") from error
 
 
 def _take_over(path: Path, handle: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routing.core.errors import StorageError
 from routing.store.files import sha256_of, write_atomically
 from routing.store.manifest import Part
 from routing.store.schemas import SCHEMAS
@@ -23,4 +24,8 @@ def write_part(path: Path, table: str, rows: pa.Table, *, rows_per_segment: int)
         )
 
     write_atomically(path, write)
-    return Part(name=path.name, table=table, num_rows=rows.num_rows, num_bytes=path.stat().st_size, sha256=sha256_of(path))
+    try:
+        num_bytes, sha256 = path.stat().st_size, sha256_of(path)
+    except OSError as error:
+        raise StorageError(f"{path}: written, but not readable again, {error.strerror or error}") from error
+    return Part(name=path.name, table=table, num_rows=rows.num_rows, num_bytes=num_bytes, sha256=sha256)

@@ -120,7 +120,7 @@ def cut(*busiest, ep=2, batch_tokens=10, routed_rows=40, identity=RUN, num_batch
     )
 
 
-def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2):
+def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2, num_without_router=0):
     """A page's facts: each run with one row at EP 2 and batches of 10 tokens, worst 1.5 in layer 1, 1.25 in layer 0."""
     has_batches = num_batches > 0
     worst = WorstRow(
@@ -154,7 +154,8 @@ def facts(the_table, comparisons, *, names=("base",), markings=(), num_batches=2
             tokens_logical=2_000_000,
             num_trajectories=3,
             files=(),
-            refused=(),
+            refused=(("router", num_without_router),) if num_without_router else (),
+            num_without_router=num_without_router,
             provenance=(("content hash", "c" * 64), ("chat template sha256", "")),
             content_hash="c" * 64,
             corpus_hash="d" * 64,

@@ -70,6 +70,10 @@ def test_that_a_table_holds_for_its_own_runs_is_said_to_be_no_test():
             {"markings": ("simulated", "toy")},
             "base: the names of policy or corpus say simulated and toy; these are no production numbers.",
         ),
+        (
+            {"num_without_router": 2},
+            "base: 2 trajectories left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad).",
+        ),
         ({"override": Override(reason="a trial", name="Ada")}, "Entries were edited by hand. Ada answers for that: a trial"),
     ],
 )

@@ -64,6 +64,12 @@ def test_a_label_with_a_quote_is_shown_as_it_is(invoke, runs):
     assert rows == [{"run": "base", "label": "the base's"}, {"run": "tuned", "label": "the tuned's"}]
 
 
+@pytest.mark.fault(
+    "rows of two policies taken together in a query",
+    how="four queries that forget the run",
+    tries=4,
+    outcome="exit 2 with what to add; asked of one run they answer",
+)
 @pytest.mark.parametrize(
     ("query", "word"),
     [

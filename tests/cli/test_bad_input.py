@@ -39,6 +39,12 @@ def _refused(answer, exit_code, *words):
     return out
 
 
+@pytest.mark.fault(
+    "an EP that is 0, 1, negative, a float, no number, above the experts or no divisor of them",
+    how="--ep on the command line",
+    tries=10,
+    outcome="exit 2 with the valid sizes; EP 1 is exactly 1.0",
+)
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
@@ -49,10 +55,19 @@ def _refused(answer, exit_code, *words):
         (["--ep", "16"], "valid sizes: 2, 4, 8"),
         (["--ep", "2.0"], "whole number"),
         (["--ep=--2"], "whole number"),
-        (["--batch-tokens", "99999999999G"], "above"),
         (["--ep", "2,2"], "twice"),
         (["--ep", ""], "whole number"),
         (["--ep", "9" * 400], "whole number"),
+    ],
+)
+def test_an_ep_that_can_not_be_is_exit_2(invoke, run_folder, flags, word):
+    _refused(invoke("imbalance", run_folder, *flags), 2, word)
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--batch-tokens", "99999999999G"], "above"),
         (["--batch-tokens", "0"], "whole positive"),
         (["--batch-tokens", "-5"], "--batch-tokens"),
         (["--batch-tokens", "1.5"], "whole positive"),

@@ -28,6 +28,12 @@ RunWriter.commit = wait
 """
 
 
+@pytest.mark.fault(
+    "SIGINT or SIGTERM while it measures",
+    how="the signal is sent before the third part is committed",
+    tries=2,
+    outcome="exit 130, the part at hand dropped, the others kept; the same command goes on",
+)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupted_measurement_is_exit_130_and_resumable(tmp_path, name):
     policy = write_tiny_policy(tmp_path / "policy")
@@ -57,6 +63,12 @@ def test_an_interrupted_measurement_is_exit_130_and_resumable(tmp_path, name):
     assert read_manifest(tmp_path / "run").state == "finished"
 
 
+@pytest.mark.fault(
+    "SIGINT or SIGTERM that a library turns into its own error",
+    how="the signal is raised inside a query that then raises RuntimeError",
+    tries=2,
+    outcome="exit 130 in one line",
+)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_that_a_library_takes_for_its_own_error_is_exit_130(monkeypatch, capsys, name):
     from routing.cli import main
@@ -82,6 +94,12 @@ def test_an_interrupt_that_a_library_takes_for_its_own_error_is_exit_130(monkeyp
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.fault(
+    "SIGINT or SIGTERM while the program is being loaded",
+    how="an import finder sends the signal",
+    tries=2,
+    outcome="exit 130 in one line",
+)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_while_the_verbs_are_loaded_is_one_line(name):
     """The signal comes while `routing.cli.app` is imported, which a finder that raises it makes sure of."""
@@ -99,6 +117,9 @@ main()
     assert (done.returncode, done.stderr) == (130, "routing: interrupted; nothing was begun\n")
 
 
+@pytest.mark.fault(
+    "SIGINT or SIGTERM after the answer", how="an exit handler sends the signal", tries=2, outcome="the answer whole, exit 0"
+)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_the_interpreter_is_taken_down_leaves_the_answer_whole(name):
     code = f"""

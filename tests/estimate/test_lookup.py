@@ -20,6 +20,12 @@ def book(shape):
     return AllowanceBook(shape, table_of(shape, SIZES))
 
 
+@pytest.mark.fault(
+    "a batch size that was not fitted",
+    how="rows below, between and above the fitted sizes",
+    tries=4,
+    outcome="the largest fitted size below; else the smallest, with a warning",
+)
 @pytest.mark.parametrize(
     ("rows", "batch_tokens", "value", "codes"),
     [
@@ -44,6 +50,12 @@ def test_strict_refuses_rows_below_the_smallest_fitted_batch(book):
     assert book.find(ep=2, rows=2000, mode="fitted", strict=True).batch_tokens == 2000
 
 
+@pytest.mark.fault(
+    "an EP that was not fitted",
+    how="EP 16 asked of a table of 2 and 4",
+    tries=1,
+    outcome="exit 2 with the command that fits it",
+)
 def test_an_ep_without_allowance_names_the_command_that_fits_it(book):
     with pytest.raises(
         InputError, match=r"no allowance for ep=16 \(has 2, 4\); measure it: routing fit RUN --ep 2,4,16 --out FILE"
@@ -51,6 +63,12 @@ def test_an_ep_without_allowance_names_the_command_that_fits_it(book):
         book.find(ep=16, rows=5000, mode="fitted", strict=False)
 
 
+@pytest.mark.fault(
+    "an EP that was not fitted, with --mode proven",
+    how="EP 16 and 64 asked without an entry",
+    tries=3,
+    outcome="the proven ceiling",
+)
 def test_what_is_proven_needs_no_entry(book, shape):
     assert book.find(ep=16, rows=5, mode="proven", strict=True).value == 16
     assert book.find(ep=64, rows=5, mode="proven", strict=True).value == 32  # 256 / 8 experts of a token are distinct
@@ -62,6 +80,12 @@ def test_one_rank_has_every_row(shape):
     assert (found.value, found.batch_tokens) == (1, None)
 
 
+@pytest.mark.fault(
+    "an estimator given the table of another model",
+    how="a shape with other fields than the table's",
+    tries=1,
+    outcome="exit 2, the fields named",
+)
 def test_another_models_table_is_refused_naming_what_differs(shape):
     other = find_shape("qwen3-30b-a3b")
     with pytest.raises(

@@ -132,6 +132,12 @@ def test_few_batches_or_units_are_marked():
     assert _fit(strong, _run("b", _observed(2, 200, [60] * 10)))[1] == ["low_evidence"]
 
 
+@pytest.mark.fault(
+    "one full batch of one run in a fit",
+    how="a run of one batch beside a run of two",
+    tries=1,
+    outcome="its value counts, with a warning",
+)
 def test_a_run_with_one_batch_has_its_say_where_another_has_two():
     a = _run("a", _observed(2, 200, [55, 60]))
     b = _run("b", _observed(2, 200, [80]))
@@ -149,6 +155,9 @@ def test_a_size_without_two_batches_in_any_run_is_left_out():
     assert codes[:2] == ["size_left_out", "size_left_out"]
 
 
+@pytest.mark.fault(
+    "fewer than two batches in a fit", how="a run of one batch", tries=1, outcome="no fit: the proven ceiling with a warning"
+)
 def test_without_two_batches_anywhere_only_the_ceiling_is_given():
     run = _run("a", *(_observed(ep, size, [55] if size == 20 else []) for ep in (2, 8, 16) for size in (200, 20)))
     table, codes = _fit(run)
@@ -174,6 +183,12 @@ def test_allowances_step_along_divisors_and_never_rise_with_the_batch():
 GOOD = _observed(2, 200, [55, 60])
 
 
+@pytest.mark.fault(
+    "two models, dtypes, segment sizes or views in one fit, one run twice, or an unfinished one",
+    how="two runs that differ in one of them",
+    tries=8,
+    outcome="exit 2, both values named",
+)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

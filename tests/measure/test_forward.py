@@ -76,6 +76,12 @@ def test_parts_change_no_load(tiny_policy, sequences):
     assert torch.equal(one_part, many_parts)
 
 
+@pytest.mark.fault(
+    "the device out of memory on a batch",
+    how="the forward pass raises OutOfMemoryError above 250 padded tokens",
+    tries=1,
+    outcome="the batch is halved and counted in the manifest, no row lost",
+)
 def test_out_of_memory_halves_the_batch_and_loses_no_row(tiny_policy, sequences, monkeypatch):
     _, expected, _ = _loads(tiny_policy, sequences, tokens_per_batch=4096)
     forward = type(tiny_policy.model).forward
@@ -92,6 +98,12 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(tiny_policy, sequences,
     assert (budget.halvings, budget.tokens_per_batch) == (1, 225)
 
 
+@pytest.mark.fault(
+    "the device out of memory on one trajectory alone",
+    how="the forward pass raises the CPU allocator's error",
+    tries=1,
+    outcome="exit 2 with the tokens of the trajectory",
+)
 def test_a_single_trajectory_that_does_not_fit_is_said(tiny_policy, sequences, monkeypatch):
     def hopeless(self, **_kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")

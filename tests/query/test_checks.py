@@ -84,6 +84,12 @@ def test_every_layer_written_to_one_slot_is_no_answer(tmp_path):
     assert set(_failed(run)) == {"rows_conserved"}
 
 
+@pytest.mark.fault(
+    "an expert that was not counted",
+    how="a part that lacks one expert of one layer",
+    tries=1,
+    outcome="exit 1, check, segment and layer named",
+)
 def test_a_layer_or_an_expert_that_was_not_counted_is_found(tmp_path):
     run = write_tiny_run(tmp_path / "run", **TREE, **MODEL, loads={**LOADS, (2, 3): [3, 2, 1]})
     assert _failed(run) == {"loads_dense": "segment_id=2 layer=3 num_experts=3 expected_num_experts=4"}
@@ -108,6 +114,12 @@ def test_a_run_without_loads_yet_passes_and_one_without_tables_has_nothing_to_ch
     assert run_checks(open_run(run.folder)) == ()
 
 
+@pytest.mark.fault(
+    "loads of a dense layer, an unknown layer, segment or expert, and a negative count",
+    how="a part with such a row",
+    tries=5,
+    outcome="exit 1, check, segment and layer named",
+)
 @pytest.mark.parametrize(
     ("loads", "first"),
     [
@@ -131,11 +143,23 @@ def test_a_negative_expert_is_no_expert(tmp_path):
     assert failed["loads_dense"] == "segment_id=0 layer=1 num_experts=3 expected_num_experts=4"
 
 
+@pytest.mark.fault(
+    "more rows on an expert than there are tokens",
+    how="a part that gives one expert 5 rows of 4 tokens",
+    tries=1,
+    outcome="exit 1, check, segment and layer named",
+)
 def test_an_expert_gets_a_token_at_most_once(tmp_path):
     failed = _failed(_run_with(tmp_path / "run", loads={(0, 1): [5, 1, 1, 1]}))
     assert failed == {"loads_within_tokens": "segment_id=0 layer=1 most_routed_rows=5 num_tokens=4"}
 
 
+@pytest.mark.fault(
+    "segments, trajectories or paths that contradict each other",
+    how="one column of one table replaced",
+    tries=15,
+    outcome="exit 1, the check named",
+)
 @pytest.mark.parametrize(
     ("table", "columns", "check"),
     [

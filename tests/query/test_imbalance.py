@@ -124,6 +124,12 @@ def test_a_segment_counted_twice_differently_is_damage(tmp_path):
         imbalance_rows(run, eps=[2], batch_sizes=[4])
 
 
+@pytest.mark.fault(
+    "a layer without a row",
+    how="a part with zeros for one of two layers",
+    tries=1,
+    outcome="exit 1; where it is asked all the same, null and never 0 or NaN",
+)
 def test_a_layer_without_rows_is_null_not_zero(tmp_path):
     # vLLM 22167, 56716: an all-zero batch gave NaN. Checks refuse such a run; the query says null where it is undefined.
     run = _one_segment(tmp_path / "run", [[0, 0], [3, 1]], num_tokens=4)
@@ -147,6 +153,12 @@ def test_a_batch_without_any_row_has_no_imbalance(tmp_path):
         assert ask(con, "sql/imbalance.sql") == []
 
 
+@pytest.mark.fault(
+    "a batch larger than the data",
+    how="4 tokens asked for in batches of 5",
+    tries=1,
+    outcome="null with a warning; exit 2 where no size has a full batch",
+)
 def test_a_size_without_a_full_batch_is_null_with_a_warning(tmp_path):
     run = _one_segment(tmp_path / "run", [[1, 3]], num_tokens=4)
     rows, cautions = imbalance_rows(run, eps=[2], batch_sizes=[5, 4])
@@ -158,6 +170,7 @@ def test_a_size_without_a_full_batch_is_null_with_a_warning(tmp_path):
     assert "holds 4 tokens" in cautions[0].message
 
 
+@pytest.mark.fault("a partial last batch", how="12 tokens in batches of 8", tries=1, outcome="dropped, its tokens told")
 def test_the_dropped_last_batch_is_told(tmp_path):
     loads = {(segment, 0): [2, 2] for segment in range(3)}
     run = write_tiny_run(tmp_path / "run", paths=[[0, 1, 2]], segment_tokens=[4] * 3, loads=loads, num_experts=2, top_k=1)
@@ -174,6 +187,12 @@ def test_an_ep_size_that_does_not_divide_the_experts_is_refused(tmp_path, ep):
         imbalance_rows(run, eps=[2, ep], batch_sizes=[4])
 
 
+@pytest.mark.fault(
+    "an imbalance asked of an unfinished run",
+    how="a run with one of two parts",
+    tries=1,
+    outcome="exit 2 with the parts that are in",
+)
 def test_an_unfinished_run_gives_no_imbalance(tmp_path):
     run = _one_segment(tmp_path / "run", [[1, 3]], num_tokens=4, is_finished=False, planned_load_parts=2)
     with pytest.raises(InputError, match="unfinished, 1 of 2 parts"):

@@ -48,6 +48,12 @@ def test_good_routes_are_kept_as_they_are():
     assert np.array_equal(recorded.routes, ROUTES)
 
 
+@pytest.mark.fault(
+    "recorded routes that are zero, cut, of other layers, top-k or ids, or no routes at all",
+    how="one row of an engine's file changed",
+    tries=17,
+    outcome="refused with reason, token and layer",
+)
 @pytest.mark.parametrize(
     ("routes", "reason", "said"),
     [
@@ -77,6 +83,12 @@ def test_a_fault_is_named(routes, reason, said):
     assert said in found[1]
 
 
+@pytest.mark.fault(
+    "a recorded row of another number of experts, or without token ids",
+    how="one field of the row changed",
+    tries=3,
+    outcome="refused with its reason",
+)
 @pytest.mark.parametrize(
     ("row", "reason"),
     [({"num_experts": 16}, "num_experts"), ({"input_ids": None}, "token_ids"), ({"input_ids": [1, -2, 3]}, "token_ids")],
@@ -139,6 +151,12 @@ def test_one_id_of_a_shared_expert_a_token_is_dropped_where_that_is_asked_for():
     assert fault(np.concatenate([ROUTES, ROUTES[:, :, :1]], axis=-1), drop_shared_expert=True)[0] == "top_k"
 
 
+@pytest.mark.fault(
+    "an engine that repeats its routing (a stale buffer)",
+    how="14 of 20 tokens given the routes of the sixth",
+    tries=1,
+    outcome="refused as repeated_rows",
+)
 def test_a_stale_buffer_repeats_itself():
     model = ModelShape(num_layers=3, moe_layers=(0, 1, 2), num_experts=64, top_k=2, hidden_size=8, expert_ffn_size=8)
     draw = np.random.default_rng(0)
@@ -149,6 +167,12 @@ def test_a_stale_buffer_repeats_itself():
     assert fault(stale, ids=range(20), model=model)[0] == "repeated_rows"
 
 
+@pytest.mark.fault(
+    "one layer recorded in two slots",
+    how="two layers with the same ids for 20 tokens",
+    tries=1,
+    outcome="exit 1, both layers named",
+)
 def test_two_layers_that_choose_alike_for_every_token_are_one_layer_recorded_twice():
     digests = LayerDigests((1, 3))
     digests.add(np.array([[[0, 1], [1, 0]]] * 20))

@@ -64,6 +64,12 @@ def test_the_base_measured_beside_an_adapter_is_the_base_measured_alone(request_
         measure(request_for(tmp_path / "base", adapter=adapter, max_tokens=1_000), listener)
 
 
+@pytest.mark.fault(
+    "a run gone on with under another adapter",
+    how="the same command with an adapter of other weights",
+    tries=1,
+    outcome="exit 2, both values named",
+)
 def test_a_run_goes_on_only_with_the_adapter_it_began_with(request_for, listener, policy_folder, tmp_path):
     runs = []
     for seed in (1, 2):

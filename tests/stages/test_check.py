@@ -72,6 +72,12 @@ def test_a_fitted_table_passes_its_own_runs(tmp_path, seed):
     assert len(found.answer["compared"]) == len(folders) * len(read_table(table).entries)
 
 
+@pytest.mark.fault(
+    "imbalance above the allowance",
+    how="an allowance of 1.1 checked against batches of 1.2 and 1.4",
+    tries=1,
+    outcome="exit 1; policy, layer, batch and a value to plan with; nothing changed",
+)
 def test_every_batch_above_is_named_and_a_value_proposed(tmp_path):
     run = _four_batches(tmp_path / "run")
     # Worst 7 x 2 / 10 = 1.4, so 1 + 1.35 x 0.4 = 1.54 -> 1.6; set to 1.1, batches 0 (1.2) and 2 (1.4) are above.
@@ -153,6 +159,12 @@ def test_a_size_without_a_full_batch_is_named_and_never_passed_in_silence(tmp_pa
     assert any(line.startswith("no_full_batch: short: batch_tokens=20") for line in found.warnings)
 
 
+@pytest.mark.fault(
+    "a check to which the runs say nothing",
+    how="runs shorter than every batch of the table",
+    tries=1,
+    outcome="exit 2, neither a pass nor a failure",
+)
 def test_runs_that_say_nothing_are_neither_a_pass_nor_a_failure(tmp_path):
     long, short = _four_batches(tmp_path / "long"), _four_batches(tmp_path / "short", ((6, 4),), label="short")
     table = _fit(long, tmp_path / "table.yaml", batch_sizes=(20,))
@@ -160,6 +172,12 @@ def test_runs_that_say_nothing_are_neither_a_pass_nor_a_failure(tmp_path):
         _run(reporting.check, table, short.folder)
 
 
+@pytest.mark.fault(
+    "a table checked against a run of another model",
+    how="a run of four experts, a table of two",
+    tries=1,
+    outcome="exit 2, both values named",
+)
 def test_runs_of_another_model_are_refused(tmp_path):
     table = _fit(_four_batches(tmp_path / "run"), tmp_path / "table.yaml")
     shape = {"num_experts": 4, "top_k": 1}

@@ -14,6 +14,7 @@ from routing.stages.measure import measure
 from routing.stages.plan import plan
 from routing.store.files import TEMPORARY_MARK
 from routing.store.run import RunWriter, open_run, read_manifest
+from tests.policies import changed_policy
 
 TOKENS_PER_PART = 700
 
@@ -81,6 +82,12 @@ def _measure_and_die(request, when):
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.fault(
+    "kill -9 before the first part of loads",
+    how="a process kills itself when segments-00000.parquet has its name",
+    tries=1,
+    outcome="the same command goes on; content hash of an uninterrupted run",
+)
 def test_a_run_killed_before_its_first_loads_goes_on(request_for, listener, tmp_path, whole):
     request = request_for(tmp_path / "begun")
     _measure_and_die(request, "begun")
@@ -89,6 +96,12 @@ def test_a_run_killed_before_its_first_loads_goes_on(request_for, listener, tmp_
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
+@pytest.mark.fault(
+    "kill -9 while a part is written, and between a part and its manifest",
+    how="a process kills itself at the rename of loads-00002.parquet, and before the manifest that names it",
+    tries=2,
+    outcome="committed parts kept, the temporary deleted, content hash of an uninterrupted run",
+)
 @pytest.mark.parametrize("when", ["writing", "written"])
 def test_a_killed_run_goes_on_and_ends_like_an_uninterrupted_one(request_for, listener, tmp_path, whole, when):
     request = request_for(tmp_path / "killed")
@@ -124,6 +137,12 @@ def test_a_full_disk_keeps_what_was_committed_and_the_run_goes_on(request_for, l
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
+@pytest.mark.fault(
+    "a run gone on with at another segment size, --max-tokens or dtype",
+    how="the same command with one of them changed",
+    tries=3,
+    outcome="exit 2, both values named",
+)
 @pytest.mark.parametrize(
     ("changes", "what"),
     [({"segment_tokens": 16}, "segment_tokens 32"), ({"max_tokens": 1000}, "max_tokens None"), ({"dtype": "bfloat16"}, "dtype")],
@@ -141,18 +160,34 @@ def test_a_folder_with_other_things_is_not_written_to(request_for, listener, tmp
         measure(request_for(tmp_path / "run"), listener)
 
 
-def test_a_router_that_gives_no_number_stops_the_run_and_keeps_no_part(request_for, listener, tmp_path, policy_folder):
-    import shutil
+NO_NUMBER = pytest.mark.fault(
+    "a router that gives NaN or Inf",
+    how="a row of NaN, or of Inf, in the gate of layer 2 of a checkpoint",
+    tries=2,
+    outcome="exit 1: layer, segment, token, dtype; no part kept",
+)
+ALL_EQUAL = pytest.mark.fault(
+    "a router whose logits are all equal",
+    how="zeros for the gate of layer 2 of a checkpoint",
+    tries=1,
+    outcome="exit 1: layer, segment, token, dtype; no part kept",
+)
 
-    from safetensors.torch import load_file, save_file
 
-    broken = tmp_path / "broken"
-    shutil.copytree(policy_folder, broken)
-    weights = load_file(broken / "model.safetensors")
-    name = next(one for one in weights if "layers.2.mlp.gate.weight" in one)
-    weights[name][0] = float("nan")
-    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckFailedError, match=r"layer 2, segment \d+: .* NaN or Inf"):
+@pytest.mark.parametrize(
+    ("rows", "value", "what"),
+    [
+        pytest.param(0, float("nan"), "NaN or Inf", marks=NO_NUMBER),
+        pytest.param(0, float("inf"), "NaN or Inf", marks=NO_NUMBER),
+        pytest.param(slice(None), 0.0, "all logits equal", marks=ALL_EQUAL),
+    ],
+)
+def test_a_router_without_a_choice_stops_the_run_and_keeps_no_part(
+    request_for, listener, tmp_path, policy_folder, rows, value, what
+):
+    broken = changed_policy(policy_folder, tmp_path / "broken", "layers.2.mlp.gate.weight", rows, value)
+    said = rf"layer 2, segment \d+: \d+ tokens .*{what}.*, the first its token \d+ \(float32, 0\.\.7 are its experts\)"
+    with pytest.raises(CheckFailedError, match=said):
         measure(request_for(tmp_path / "run", policy=str(broken)), listener)
     assert open_run(tmp_path / "run").part_paths("loads") == []
 

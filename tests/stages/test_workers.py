@@ -63,6 +63,12 @@ def _run_workers(request, count, *, dying=None, dying_at=None):
     return [one.exitcode for one in workers]
 
 
+@pytest.mark.fault(
+    "a worker lost",
+    how="one of four workers kills itself with -9 while it writes a part",
+    tries=1,
+    outcome="the others end well, any later call measures what it left; content hash of one process",
+)
 def test_four_workers_one_killed_and_three_after_them_end_like_one_process(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
     assert whole.planned_load_parts >= 8

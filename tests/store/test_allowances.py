@@ -347,6 +347,9 @@ def test_a_shape_that_cannot_be_is_refused_at_the_model(tmp_path):
     assert _refused(tmp_path, text) == f"{_line_of(text, 'num_experts')}: num_experts=0 is not positive"
 
 
+@pytest.mark.fault(
+    "a table written by a newer version", how="schema_version 3 in a table", tries=1, outcome="exit 3, both versions named"
+)
 def test_a_newer_table_is_refused_as_such(tmp_path):
     message = _refused(tmp_path, "schema_version: 3\nnew_field: 1\n", DamagedDataError)
     assert message == "1: schema_version 3 is newer than this program's 2; update it"
