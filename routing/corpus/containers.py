@@ -1,13 +1,13 @@
 """Where rows lie: JSON, JSON Lines, Parquet, Arrow, a saved `datasets` directory, a plain text file; told apart by content."""
 
-import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from routing.core.errors import InputError, StorageError
+from routing.corpus.documents import FileFacts
 from routing.corpus.strict_json import (
     BOM,
     BadLines,
@@ -17,7 +17,7 @@ from routing.corpus.strict_json import (
     read_json_lines,
     read_lines,
 )
-from routing.corpus.tables import ROW_KEYS, arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
 
 MAX_TEXT_FILE_BYTES = 2**30
 _HEAD_BYTES = 65_536
@@ -30,20 +30,14 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them.
-
-    `columnar`: struct columns fill absent keys with None. `header`: the object around a tau2 run file's simulations.
-    `whole_text`: the file is one document of plain text.
-    """
+    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them."""
 
     rows: Iterator[tuple[int, object]]
-    columnar: bool = False
-    header: Mapping[str, object] = field(default_factory=dict)
-    whole_text: bool = False
+    facts: FileFacts = field(default_factory=FileFacts)
 
 
 def open_container(
-    path: Path, bad_lines: BadLines, *, name: str, as_text: bool = False, columns: Sequence[str] = ROW_KEYS
+    path: Path, bad_lines: BadLines, *, name: str, columns: Sequence[str], as_text: bool = False
 ) -> Container | None:
     """The container at `path`, or None where its content is none we know; `as_text` takes the file as one text document.
 
@@ -55,7 +49,7 @@ def open_container(
         return _table(saved_dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
-        return Container(rows=_text_rows(path, name=name), whole_text=True)
+        return Container(rows=_text_rows(path, name=name), facts=FileFacts(whole_text=True))
     if head.startswith(b"PAR1"):
         return _table(parquet_rows(path, name=name, wanted=columns))
     if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
@@ -66,7 +60,7 @@ def open_container(
     if start == b"{":
         return Container(rows=read_json_lines(path, bad_lines, name=name))
     if path.suffix.lower() == ".txt" or (_ASKING.search(head) and _ANSWERING.search(head)):
-        return Container(rows=_text_rows(path, name=name), whole_text=True)
+        return Container(rows=_text_rows(path, name=name), facts=FileFacts(whole_text=True))
     return None
 
 
@@ -78,39 +72,11 @@ def check_readable(path: Path, *, name: str) -> None:
         raise InputError(f"{name}: a directory, but none that `datasets` saved; pass the files in it")
 
 
-def hash_path(path: Path, *, name: str) -> tuple[str, int]:
-    """(sha256 hex, bytes) of a file; of a directory, over its sorted relative names and file hashes."""
-    try:
-        if path.is_dir():
-            members = sorted(member for member in path.rglob("*") if member.is_file())
-            hashed = [(member.relative_to(path).as_posix(), *_hash_file(member)) for member in members]
-            lines = "".join(f"{digest}  {relative}\n" for relative, digest, _ in hashed)
-            return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(), sum(size for *_, size in hashed)
-        return _hash_file(path)
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-
-
-def state_of(path: Path, *, name: str) -> tuple[tuple[str, int, int, int], ...]:
-    """(name, inode, bytes, ns of the last change) of a file, or of every file in a directory; another once one is written."""
-    try:
-        members = sorted(member for member in path.rglob("*") if member.is_file()) if path.is_dir() else [path]
-        stats = [(str(member), member.stat()) for member in members]
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-    return tuple((member, stat.st_ino, stat.st_size, stat.st_mtime_ns) for member, stat in stats)
-
-
 def _is_directory(path: Path, *, name: str) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-
-
-def _hash_file(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
 def _read_head(path: Path, *, name: str) -> bytes:
@@ -152,7 +118,7 @@ def _holds_json_lines(path: Path, *, name: str) -> bool:
 
 
 def _table(rows: Iterator[tuple[int, object]] | None) -> Container | None:
-    return None if rows is None else Container(rows=rows, columnar=True)
+    return None if rows is None else Container(rows=rows, facts=FileFacts(columnar=True))
 
 
 def _open_json(path: Path, *, name: str) -> Container:
@@ -161,7 +127,7 @@ def _open_json(path: Path, *, name: str) -> Container:
         return Container(rows=iter(enumerate(value)))
     if isinstance(value, dict) and isinstance(simulations := value.get("simulations"), list):
         header = {key: member for key, member in value.items() if key != "simulations"}
-        return Container(rows=iter(enumerate(simulations)), header=header | {"simulations": None})
+        return Container(rows=iter(enumerate(simulations)), facts=FileFacts(header=header | {"simulations": None}))
     return Container(rows=iter([(0, value)]))
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import InputError
+from routing.corpus.documents import Conversation, RawDocument, RefusedError, TokenIds
 from routing.corpus.files import DealtRow
-from routing.corpus.normalise import RefusedError, normalise
+from routing.corpus.normalise import normalise
 from routing.corpus.render import ChatRenderer, tokenizer_renderer
-from routing.corpus.row_formats import Conversation, Misfit, RawDocument, TokenIds
 from routing.corpus.strict_json import escape
 
 _ROWS_AT_ONCE = 16
@@ -51,8 +51,8 @@ def encode_rows(dealt_rows: Iterator[DealtRow], *, tokenizer: Any) -> Iterator[E
 def text_or_ids(document: RawDocument, render: ChatRenderer, applied: Counter[str]) -> str | TokenIds:
     """The text to encode, or the ids that need none; adds to `applied`. RefusedError where a rule refuses the row."""
     body = document.body
-    if isinstance(body, Misfit):
-        raise RefusedError("shape", body.detail)
+    if isinstance(body, RefusedError):
+        raise body
     if isinstance(body, TokenIds):
         return body
     if isinstance(body, Conversation):

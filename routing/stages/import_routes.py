@@ -11,7 +11,7 @@ from routing.core.segments import PrefixTree
 from routing.core.shapes import ModelShape
 from routing.corpus.containers import check_readable, open_container
 from routing.corpus.files import distinct_names
-from routing.corpus.row_formats import read_labels
+from routing.corpus.labels import read_labels
 from routing.corpus.sequences import Corpus, CorpusFile, Refusal, TokenizedTrajectory, token_hash
 from routing.corpus.strict_json import BadLines, printable
 from routing.corpus.tree import build_tree, tree_tables
@@ -172,9 +172,9 @@ def _sources(paths: Sequence[Path]) -> Iterator[_Source]:
         else:
             check_readable(path, name=shown)
             container = open_container(path, BadLines(skip=False), name=shown, columns=ROW_KEYS)
-            if container is None or container.whole_text:
+            if container is None or container.facts.whole_text:
                 raise InputError(f"{shown}: no recorded routes (.npz, safetensors, Parquet or JSON); see docs/recorded.md")
-            format = "parquet" if container.columnar else "json"
+            format = "parquet" if container.facts.columnar else "json"
             yield _Source(name=name, path=path, format=format, rows=_mappings(container.rows, shown))
 
 

@@ -11,8 +11,8 @@ import pytest
 from chat_rows import chat
 
 from routing.core.errors import InputError, StorageError
+from routing.corpus.formats.registry import FORMATS
 from routing.corpus.load import load_corpus
-from routing.corpus.row_formats import FORMATS
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"zip": "19122"}'}}
 MESSAGES = [
@@ -291,7 +291,7 @@ def test_paths_that_hold_no_corpus_are_refused(byte_tokenizer, tmp_path, write):
     path = write("a.jsonl", [chat("x")])
     with pytest.raises(InputError, match="given twice"):
         load(byte_tokenizer, path, path.parent / "." / path.name)
-    with pytest.raises(InputError, match="'xml' is not known; one of openai-chat, "):
+    with pytest.raises(InputError, match="'xml' is not known; one of text, tau2, openai-chat, "):
         load(byte_tokenizer, path, format="xml")
     with pytest.raises(InputError, match="no tau2 run file"):
         load(byte_tokenizer, path, format="tau2")
