@@ -1,4 +1,4 @@
-"""Where rows lie: JSON, JSON Lines, Parquet, Arrow, a saved `datasets` directory, a plain text file; told apart by content."""
+"""Where rows lie: JSON, JSON Lines, YAML, Parquet, Arrow, `.npy`, a saved `datasets` directory, plain text; told by content."""
 
 import itertools
 import re
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from routing.core.errors import InputError, StorageError
+from routing.corpus.arrays import NPY_MAGIC, npy_rows
 from routing.corpus.documents import FileFacts
 from routing.corpus.strict_json import (
     BOM,
@@ -18,13 +19,16 @@ from routing.corpus.strict_json import (
     read_lines,
 )
 from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.whole_files import text_rows, yaml_rows
 
-MAX_TEXT_FILE_BYTES = 2**30
 _HEAD_BYTES = 65_536
 _HEAD_LINES = 20
 # A text file is one where both sides speak at line starts; one of them alone is also a line of YAML.
 _ASKING = re.compile(rb"^(?:user|human|system) ?:", re.IGNORECASE | re.MULTILINE)
 _ANSWERING = re.compile(rb"^(?:assistant|agent|ai) ?:", re.IGNORECASE | re.MULTILINE)
+# YAML is a list of ART's groups; nothing else of ours is written in it.
+_YAML_LIST = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n|#[^\n]*\n|---[ \t\r]*\n)*- ")
+_YAML_GROUPS = re.compile(rb"^[- ]*(?:trajectories|messages_and_choices) ?:", re.MULTILINE)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
@@ -49,18 +53,22 @@ def open_container(
         return _table(saved_dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
-        return Container(rows=_text_rows(path, name=name), facts=FileFacts(whole_text=True))
+        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     if head.startswith(b"PAR1"):
         return _table(parquet_rows(path, name=name, wanted=columns))
     if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
         return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name, wanted=columns))
+    if head.startswith(NPY_MAGIC):
+        return Container(rows=npy_rows(path, name=name))
     start = head.removeprefix(BOM).lstrip(b" \t\r\n")[:1]
     if start == b"[" or (start == b"{" and not _holds_json_lines(path, name=name)):
         return _open_json(path, name=name)
     if start == b"{":
         return Container(rows=read_json_lines(path, bad_lines, name=name))
+    if _YAML_LIST.match(head) and _YAML_GROUPS.search(head):
+        return Container(rows=yaml_rows(path, name=name))
     if path.suffix.lower() == ".txt" or (_ASKING.search(head) and _ANSWERING.search(head)):
-        return Container(rows=_text_rows(path, name=name), facts=FileFacts(whole_text=True))
+        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     return None
 
 
@@ -129,20 +137,3 @@ def _open_json(path: Path, *, name: str) -> Container:
         header = {key: member for key, member in value.items() if key != "simulations"}
         return Container(rows=iter(enumerate(simulations)), facts=FileFacts(header=header | {"simulations": None}))
     return Container(rows=iter([(0, value)]))
-
-
-def _text_rows(path: Path, *, name: str) -> Iterator[tuple[int, object]]:
-    try:
-        if path.stat().st_size > MAX_TEXT_FILE_BYTES:
-            raise InputError(f"{name}: one text document of {path.stat().st_size:,} bytes; split it, one trajectory a file")
-        raw = path.read_bytes().removeprefix(BOM)
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file") from None
-    if "\x00" in text:
-        raise InputError(f"{name}:{text.count(chr(10), 0, text.index(chr(0))) + 1}: NUL in a text file")
-    yield 0, {"text": text}

@@ -29,6 +29,17 @@ RULES = (
     "user_tool_result_dropped",
     "empty_user_message_dropped",
     "tools_text_parsed",
+    "flat_tool_nested",
+    # applied by the formats whose entries are no messages yet
+    "choice_to_message",
+    "exit_message_dropped",
+    "from_value_to_message",
+    "observation_to_tool",
+    "observation_to_user",
+    "recorded_ids_left",
+    "recorded_routes_left",
+    "role_agent_to_assistant",
+    "step_to_messages",
 )
 _KEPT_KEYS = ("role", "content", "tool_calls", "name", "tool_call_id", "reasoning_content")
 _READ_KEYS = frozenset((*_KEPT_KEYS, "function_call", "requestor", "id"))
@@ -176,7 +187,15 @@ def _tools(tools: object, counts: Counter[str], *, columnar: bool) -> list[objec
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RefusedError("tools", "tools is not a list of objects")
-    return [_without_nulls(tool, counts) for tool in tools] if columnar else tools
+    return [_tool(_without_nulls(tool, counts) if columnar else tool, counts) for tool in tools]
+
+
+def _tool(tool: dict[str, object], counts: Counter[str]) -> dict[str, object]:
+    """The old `functions`, and tools that keep their name beside their type, as the tools that templates take."""
+    if "function" in tool or not isinstance(tool.get("name"), str):
+        return tool
+    counts["flat_tool_nested"] += 1
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
 def _parsed(text: str, reason: str, at: str, counts: Counter[str]) -> object:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from routing.corpus.documents import Conversation, FileFacts, RawDocument, RefusedError
+from routing.corpus.documents import Conversation, Dialect, FileFacts, RawDocument, RefusedError, unchanged
 from routing.corpus.strict_json import JsonFaultError, parse_json
 
 Row = Mapping[str, object]
@@ -47,9 +47,10 @@ def required_list(row: Row, key: str) -> list[object]:
     return value
 
 
-def chat(row: Row, facts: FileFacts) -> Conversation:
+def chat(row: Row, facts: FileFacts, *, dialect: Dialect = unchanged) -> Conversation:
     """The messages of `row` with its tools; RefusedError where there are none."""
-    return Conversation(messages=required_list(row, "messages"), tools=row.get("tools"), columnar=facts.columnar)
+    tools = row.get("tools") or row.get("functions")
+    return Conversation(messages=required_list(row, "messages"), tools=tools, columnar=facts.columnar, dialect=dialect)
 
 
 def kind(value: object) -> str:
