@@ -13,7 +13,8 @@ from routing.corpus.labels import read_labels
 
 # Parquet v2: the other columns repeat what `trajectory_json` holds, for queries.
 _VERSION = 2
-_KEYS = (
+ART_JSON_KEY = "trajectory_json"
+ART_KEYS = (
     "trajectories",
     "messages_and_choices",
     "additional_histories",
@@ -22,7 +23,7 @@ _KEYS = (
     "metadata",
     "format_version",
     "group_index",
-    "trajectory_json",
+    ART_JSON_KEY,
     "messages",
 )
 
@@ -31,7 +32,7 @@ def _is_row(row: Row, facts: FileFacts) -> bool:
     return (
         holds_objects(row.get("trajectories"))
         or holds_objects(row.get("messages_and_choices"))
-        or "trajectory_json" in row
+        or ART_JSON_KEY in row
         or (row.get("group_index") is not None and "messages" in row)
     )
 
@@ -44,8 +45,8 @@ def _read(row: Row, facts: FileFacts) -> list[RawDocument]:
         return [document for one in trajectories for document in _trajectory(one, facts, group=None)]
     group = row.get("group_index")
     group = group if type(group) is int else None
-    if "trajectory_json" in row:
-        return _trajectory(_authoritative(row), FileFacts(), group=group)  # JSON text: no struct filled it with nulls
+    if ART_JSON_KEY in row:
+        return _trajectory(stored_trajectory(row), FileFacts(), group=group)  # JSON text: no struct filled it with nulls
     if "messages_and_choices" in row:
         return _trajectory(row, facts, group=group)
     if row.get("messages") is None:
@@ -53,13 +54,13 @@ def _read(row: Row, facts: FileFacts) -> list[RawDocument]:
     return _trajectory({**row, "messages_and_choices": row["messages"]}, facts, group=group)
 
 
-def _authoritative(row: Row) -> object:
-    """The trajectory of a Parquet v2 row."""
+def stored_trajectory(row: Row) -> object:
+    """The trajectory of a Parquet v2 row; RefusedError for the row of an empty group, and for another version."""
     if (version := row.get("format_version")) != _VERSION:
         raise RefusedError("shape", f"'format_version' is {version if type(version) is int else kind(version)}, not {_VERSION}")
-    if row["trajectory_json"] is None:
+    if row[ART_JSON_KEY] is None:
         raise RefusedError("empty", "a group without trajectories")
-    return json_text(row["trajectory_json"])
+    return json_text(row[ART_JSON_KEY])
 
 
 def _trajectory(trajectory: object, facts: FileFacts, *, group: int | None) -> list[RawDocument]:
@@ -125,4 +126,4 @@ def _message(entry: Row, at: str, counts: Counter[str]) -> Iterable[Row]:
     yield message
 
 
-ART = Format(name="art", keys=_KEYS, is_row=_is_row, read=_read)
+ART = Format(name="art", keys=ART_KEYS, is_row=_is_row, read=_read)

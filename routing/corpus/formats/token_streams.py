@@ -3,7 +3,7 @@
 import numpy as np
 
 from routing.corpus.documents import FileFacts, RawDocument, RefusedError, TokenIds
-from routing.corpus.formats.format import Format, Row, kind
+from routing.corpus.formats.format import Format, Row, kind, required_list
 
 _SPLIT = ("prompt_token_ids", "completion_token_ids")
 _KEYS = ("input_ids", "attention_mask", "position_ids", *_SPLIT)
@@ -20,10 +20,7 @@ def _is_row(row: Row, facts: FileFacts) -> bool:
 def _read(row: Row, facts: FileFacts) -> list[RawDocument]:
     """Masks and positions are those of `input_ids`; a row of prompt and completion has neither."""
     if row.get("input_ids") is None and any(row.get(key) is not None for key in _SPLIT):
-        prompt, completion = (row.get(key) for key in _SPLIT)
-        for key, value in zip(_SPLIT, (prompt, completion), strict=True):
-            if not isinstance(value, list):
-                raise RefusedError("shape", f"'{key}' is {kind(value)}, not a list")
+        prompt, completion = (required_list(row, key) for key in _SPLIT)
         return [RawDocument(body=TokenIds(input_ids=[*prompt, *completion]))]
     ids = row.get("input_ids")
     if not _is_ids(ids):
