@@ -1,13 +1,14 @@
-"""Where rows lie: JSON, JSON Lines, Parquet, Arrow, a saved `datasets` directory, a plain text file; told apart by content."""
+"""Where rows lie: JSON, JSON Lines, YAML, Parquet, Arrow, `.npy`, a saved `datasets` directory, plain text; told by content."""
 
-import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from routing.core.errors import InputError, StorageError
+from routing.corpus.arrays import NPY_MAGIC, npy_rows
+from routing.corpus.documents import FileFacts
 from routing.corpus.strict_json import (
     BOM,
     BadLines,
@@ -17,33 +18,30 @@ from routing.corpus.strict_json import (
     read_json_lines,
     read_lines,
 )
-from routing.corpus.tables import ROW_KEYS, arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.whole_files import text_rows, yaml_rows
 
-MAX_TEXT_FILE_BYTES = 2**30
 _HEAD_BYTES = 65_536
 _HEAD_LINES = 20
 # A text file is one where both sides speak at line starts; one of them alone is also a line of YAML.
 _ASKING = re.compile(rb"^(?:user|human|system) ?:", re.IGNORECASE | re.MULTILINE)
 _ANSWERING = re.compile(rb"^(?:assistant|agent|ai) ?:", re.IGNORECASE | re.MULTILINE)
+# YAML is a list of ART's groups; nothing else of ours is written in it.
+_YAML_LIST = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n|#[^\n]*\n|---[ \t\r]*\n)*- ")
+_YAML_GROUPS = re.compile(rb"^[- ]*(?:trajectories|messages_and_choices) ?:", re.MULTILINE)
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them.
-
-    `columnar`: struct columns fill absent keys with None. `header`: the object around a tau2 run file's simulations.
-    `whole_text`: the file is one document of plain text.
-    """
+    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them."""
 
     rows: Iterator[tuple[int, object]]
-    columnar: bool = False
-    header: Mapping[str, object] = field(default_factory=dict)
-    whole_text: bool = False
+    facts: FileFacts = field(default_factory=FileFacts)
 
 
 def open_container(
-    path: Path, bad_lines: BadLines, *, name: str, as_text: bool = False, columns: Sequence[str] = ROW_KEYS
+    path: Path, bad_lines: BadLines, *, name: str, columns: Sequence[str], as_text: bool = False
 ) -> Container | None:
     """The container at `path`, or None where its content is none we know; `as_text` takes the file as one text document.
 
@@ -55,18 +53,22 @@ def open_container(
         return _table(saved_dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
-        return Container(rows=_text_rows(path, name=name), whole_text=True)
+        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     if head.startswith(b"PAR1"):
         return _table(parquet_rows(path, name=name, wanted=columns))
     if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
         return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name, wanted=columns))
+    if head.startswith(NPY_MAGIC):
+        return Container(rows=npy_rows(path, name=name))
     start = head.removeprefix(BOM).lstrip(b" \t\r\n")[:1]
     if start == b"[" or (start == b"{" and not _holds_json_lines(path, name=name)):
         return _open_json(path, name=name)
     if start == b"{":
         return Container(rows=read_json_lines(path, bad_lines, name=name))
+    if _YAML_LIST.match(head) and _YAML_GROUPS.search(head):
+        return Container(rows=yaml_rows(path, name=name))
     if path.suffix.lower() == ".txt" or (_ASKING.search(head) and _ANSWERING.search(head)):
-        return Container(rows=_text_rows(path, name=name), whole_text=True)
+        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     return None
 
 
@@ -78,39 +80,11 @@ def check_readable(path: Path, *, name: str) -> None:
         raise InputError(f"{name}: a directory, but none that `datasets` saved; pass the files in it")
 
 
-def hash_path(path: Path, *, name: str) -> tuple[str, int]:
-    """(sha256 hex, bytes) of a file; of a directory, over its sorted relative names and file hashes."""
-    try:
-        if path.is_dir():
-            members = sorted(member for member in path.rglob("*") if member.is_file())
-            hashed = [(member.relative_to(path).as_posix(), *_hash_file(member)) for member in members]
-            lines = "".join(f"{digest}  {relative}\n" for relative, digest, _ in hashed)
-            return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(), sum(size for *_, size in hashed)
-        return _hash_file(path)
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-
-
-def state_of(path: Path, *, name: str) -> tuple[tuple[str, int, int, int], ...]:
-    """(name, inode, bytes, ns of the last change) of a file, or of every file in a directory; another once one is written."""
-    try:
-        members = sorted(member for member in path.rglob("*") if member.is_file()) if path.is_dir() else [path]
-        stats = [(str(member), member.stat()) for member in members]
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-    return tuple((member, stat.st_ino, stat.st_size, stat.st_mtime_ns) for member, stat in stats)
-
-
 def _is_directory(path: Path, *, name: str) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-
-
-def _hash_file(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
 def _read_head(path: Path, *, name: str) -> bytes:
@@ -152,7 +126,7 @@ def _holds_json_lines(path: Path, *, name: str) -> bool:
 
 
 def _table(rows: Iterator[tuple[int, object]] | None) -> Container | None:
-    return None if rows is None else Container(rows=rows, columnar=True)
+    return None if rows is None else Container(rows=rows, facts=FileFacts(columnar=True))
 
 
 def _open_json(path: Path, *, name: str) -> Container:
@@ -161,22 +135,5 @@ def _open_json(path: Path, *, name: str) -> Container:
         return Container(rows=iter(enumerate(value)))
     if isinstance(value, dict) and isinstance(simulations := value.get("simulations"), list):
         header = {key: member for key, member in value.items() if key != "simulations"}
-        return Container(rows=iter(enumerate(simulations)), header=header | {"simulations": None})
+        return Container(rows=iter(enumerate(simulations)), facts=FileFacts(header=header | {"simulations": None}))
     return Container(rows=iter([(0, value)]))
-
-
-def _text_rows(path: Path, *, name: str) -> Iterator[tuple[int, object]]:
-    try:
-        if path.stat().st_size > MAX_TEXT_FILE_BYTES:
-            raise InputError(f"{name}: one text document of {path.stat().st_size:,} bytes; split it, one trajectory a file")
-        raw = path.read_bytes().removeprefix(BOM)
-    except OSError as error:
-        raise StorageError(f"{name}: cannot read: {error.strerror}") from None
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file") from None
-    if "\x00" in text:
-        raise InputError(f"{name}:{text.count(chr(10), 0, text.index(chr(0))) + 1}: NUL in a text file")
-    yield 0, {"text": text}

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import InputError
+from routing.corpus.documents import Conversation, RawDocument, RefusedError, TokenIds
 from routing.corpus.files import DealtRow
-from routing.corpus.normalise import RefusedError, normalise
+from routing.corpus.normalise import normalise
 from routing.corpus.render import ChatRenderer, tokenizer_renderer
-from routing.corpus.row_formats import Conversation, Misfit, RawDocument, TokenIds
 from routing.corpus.strict_json import escape
 
 _ROWS_AT_ONCE = 16
@@ -51,8 +51,8 @@ def encode_rows(dealt_rows: Iterator[DealtRow], *, tokenizer: Any) -> Iterator[E
 def text_or_ids(document: RawDocument, render: ChatRenderer, applied: Counter[str]) -> str | TokenIds:
     """The text to encode, or the ids that need none; adds to `applied`. RefusedError where a rule refuses the row."""
     body = document.body
-    if isinstance(body, Misfit):
-        raise RefusedError("shape", body.detail)
+    if isinstance(body, RefusedError):
+        raise body
     if isinstance(body, TokenIds):
         return body
     if isinstance(body, Conversation):
@@ -82,15 +82,43 @@ def _encode(texts: list[str], tokenizer: Any, chunk: Sequence[DealtRow]) -> list
 
 
 def _checked_ids(body: TokenIds, vocabulary_size: int) -> Ids:
-    """The ids at unmasked positions; RefusedError where ids or mask are no such thing."""
-    ids, mask = body.input_ids, body.attention_mask
-    if not isinstance(ids, list) or not all(type(token_id) is int for token_id in ids):
-        raise RefusedError("token_ids", "input_ids holds something other than integers")
-    if mask is not None:
-        if not isinstance(mask, list) or len(mask) != len(ids) or not all(bit in (0, 1) for bit in mask):
-            raise RefusedError("token_ids", f"attention_mask is not {len(ids)} zeros and ones")
-        ids = [token_id for token_id, bit in zip(ids, mask, strict=True) if bit]
-    if ids and not (min(ids) >= 0 and max(ids) < vocabulary_size):
-        worst = min(ids) if min(ids) < 0 else max(ids)
+    """The ids at unmasked positions; RefusedError where ids, mask or positions are no such thing."""
+    ids = _whole_numbers(body.input_ids, "input_ids")
+    kept = _mask(body.attention_mask, len(ids))
+    if body.position_ids is not None:
+        _require_one_sequence(body.position_ids, kept)
+    ids = ids[kept]
+    if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary_size):
+        worst = ids.min() if ids.min() < 0 else ids.max()
         raise RefusedError("token_ids", f"id {escape(str(worst), 40)} is outside the vocabulary of {vocabulary_size}")
-    return np.asarray(ids, dtype=np.int32)
+    return ids.astype(np.int32)
+
+
+def _whole_numbers(values: object, key: str) -> npt.NDArray[Any]:
+    """`values` as an array of one dimension; of Python's own integers where they exceed 64 bits."""
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise RefusedError("token_ids", f"{key} holds something other than integers")
+    try:
+        return np.asarray(values, dtype=np.int64)
+    except OverflowError:
+        return np.asarray(values, dtype=object)
+
+
+def _mask(mask: object, num_ids: int) -> npt.NDArray[np.bool_]:
+    if mask is None:
+        return np.ones(num_ids, dtype=np.bool_)
+    if not isinstance(mask, list) or len(mask) != num_ids or not all(bit in (0, 1) for bit in mask):
+        raise RefusedError("token_ids", f"attention_mask is not {num_ids} zeros and ones")
+    return np.asarray(mask, dtype=np.bool_)
+
+
+def _require_one_sequence(positions: object, kept: npt.NDArray[np.bool_]) -> None:
+    """Positions are looked at for one thing: several sequences packed into a row restart them, and would see each other here."""
+    places = _whole_numbers(positions, "position_ids")
+    if len(places) != len(kept):
+        raise RefusedError("token_ids", f"position_ids are {len(places)} numbers beside {len(kept)} ids")
+    jumps = np.flatnonzero(np.diff(places[kept]) != 1)
+    if len(jumps):
+        raise RefusedError("token_ids", f"position_ids restart or jump after token {jumps[0]}: write each sequence as a row")

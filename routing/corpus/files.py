@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routing.core.errors import InputError
-from routing.corpus.containers import check_readable, hash_path, open_container, state_of
-from routing.corpus.row_formats import FORMATS, RawDocument, detect_format, read_row
+from routing.corpus.containers import check_readable, open_container
+from routing.corpus.cumulative import Conversations
+from routing.corpus.documents import FileFacts, RawDocument
+from routing.corpus.formats.format import Format
+from routing.corpus.formats.registry import COLUMNS, FORMATS, detect_format, read_row
+from routing.corpus.hashing import hash_path, state_of
 from routing.corpus.sequences import CorpusFile
 from routing.corpus.strict_json import BadLines, printable
 
@@ -27,25 +31,37 @@ class OpenFile:
         self.bad_lines = BadLines(skip=on_bad_line == "skip")
         self.rows = self.kept = self.refused = 0
 
-    def documents(self) -> Iterator[tuple[int, RawDocument]]:
-        """(0-based row, document) in file order; counts the rows, finds out the format where none was named."""
-        container = open_container(self._location, self.bad_lines, name=self.path, as_text=self.format == "text")
+    def documents(self) -> Iterator["DealtRow"]:
+        """Every trajectory in file order; counts them, finds out the format where none was named."""
+        container = open_container(
+            self._location, self.bad_lines, name=self.path, columns=COLUMNS, as_text=self.format == "text"
+        )
         if container is None:
             raise self._unknown_format()
         head = list(itertools.islice(container.rows, _ROWS_TO_DETECT))
+        format = self._settled_format([value for _, value in head], container.facts)
+        conversations = Conversations()
+        num_split = 0
+        for row, value in itertools.chain(head, container.rows):
+            documents = read_row(value, format, container.facts)
+            for place, document in enumerate(documents):
+                self.rows += 1
+                unit_row = conversations.first_row(document.request, row) if document.group is None else document.group
+                yield DealtRow(file=self, row=row + num_split + place, unit_row=unit_row, document=document)
+            num_split += len(documents) - 1
+
+    def _settled_format(self, head: list[object], facts: FileFacts) -> Format:
+        """The format that was named, or that the first rows have; InputError where there is none."""
         if not head:
             skipped = f" but {self.bad_lines.num_skipped} bad lines" if self.bad_lines.num_skipped else ""
             raise InputError(f"{self.path}: the file holds no rows{skipped}")
-        if self.format is None:
-            values = [value for _, value in head]
-            self.format = detect_format(values, header=container.header, whole_text=container.whole_text)
-        elif self.format == "tau2" and "simulations" not in container.header:
+        if self.format == "tau2" and "simulations" not in facts.header:
             raise InputError(f"{self.path}: no tau2 run file, it has no list under 'simulations'")
-        if self.format is None:
+        format = detect_format(head, facts) if self.format is None else FORMATS[self.format]
+        if format is None:
             raise self._unknown_format()
-        for row, value in itertools.chain(head, container.rows):
-            self.rows += 1
-            yield row, read_row(value, format=self.format, header=container.header, columnar=container.columnar)
+        self.format = format.name
+        return format
 
     def account(self) -> CorpusFile:
         """The file's counts and hash, once every row was dealt or left."""
@@ -73,10 +89,11 @@ class OpenFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DealtRow:
-    """A row whose turn it is; `row` is 0-based."""
+    """A trajectory whose turn it is: the 0-based `row` of it, and of what shares its unit where no task is named."""
 
     file: OpenFile
     row: int
+    unit_row: int
     document: RawDocument
 
 
@@ -102,16 +119,15 @@ def deal_rows(files: Sequence[OpenFile], *, in_turn: bool) -> Iterator[DealtRow]
     """Every row: file by file, or in turn (the first row of each file, then the second of each)."""
     if not in_turn:
         for file in files:
-            for row, document in file.documents():
-                yield DealtRow(file=file, row=row, document=document)
+            yield from file.documents()
         return
     hands = [(file, file.documents()) for file in files]
     while hands:
         left = []
-        for file, documents in hands:
-            if (card := next(documents, None)) is not None:
-                left.append((file, documents))
-                yield DealtRow(file=file, row=card[0], document=card[1])
+        for file, cards in hands:
+            if (card := next(cards, None)) is not None:
+                left.append((file, cards))
+                yield card
         hands = left
 
 

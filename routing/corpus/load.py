@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from routing.core.errors import InputError
+from routing.corpus.documents import RefusedError, TokenIds
 from routing.corpus.encoding import EncodedRow, encode_rows, text_or_ids
 from routing.corpus.files import DealtRow, OpenFile, deal_rows, open_files
-from routing.corpus.normalise import RULES, RefusedError
+from routing.corpus.normalise import RULES
 from routing.corpus.render import template_renderer
-from routing.corpus.row_formats import TokenIds
 from routing.corpus.sequences import Corpus, Refusal, RenderedText, TokenizedTrajectory, token_hash
 from routing.corpus.strict_json import escape
 
@@ -108,7 +108,7 @@ def _trajectory(outcome: EncodedRow, *, domain: str | None, max_positions: int |
 def _unit(dealt: DealtRow, *, domain: str | None) -> str:
     document = dealt.document
     if document.task_id is None:
-        return f"{dealt.file.name}#{dealt.row}"
+        return f"{dealt.file.name}#{dealt.unit_row}"
     return f"{document.domain or domain or document.implied_domain or dealt.file.name}/{document.task_id}"
 
 

@@ -6,7 +6,8 @@ Every rule and every refusal is explained in docs/formats.md.
 from collections import Counter
 from collections.abc import Mapping
 
-from routing.corpus.row_formats import MAX_NAME_CHARS, Conversation
+from routing.corpus.documents import Conversation, RefusedError
+from routing.corpus.labels import MAX_NAME_CHARS
 from routing.corpus.strict_json import JsonFaultError, escape, parse_json
 
 RULES = (
@@ -28,6 +29,17 @@ RULES = (
     "user_tool_result_dropped",
     "empty_user_message_dropped",
     "tools_text_parsed",
+    "flat_tool_nested",
+    # applied by the formats whose entries are no messages yet
+    "choice_to_message",
+    "exit_message_dropped",
+    "from_value_to_message",
+    "observation_to_tool",
+    "observation_to_user",
+    "recorded_ids_left",
+    "recorded_routes_left",
+    "role_agent_to_assistant",
+    "step_to_messages",
 )
 _KEPT_KEYS = ("role", "content", "tool_calls", "name", "tool_call_id", "reasoning_content")
 _READ_KEYS = frozenset((*_KEPT_KEYS, "function_call", "requestor", "id"))
@@ -35,27 +47,21 @@ _ROLES = frozenset(("system", "user", "assistant", "tool"))
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 
 
-class RefusedError(Exception):
-    """A row that no rule makes fit; `reason` is one of REFUSAL_REASONS, `detail` names keys and roles, never content."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason, self.detail = reason, detail
-
-
 def normalise(conversation: Conversation, counts: Counter[str]) -> tuple[list[dict[str, object]], list[object] | None]:
     """(messages, tools) for a chat template; adds to `counts` how often each of RULES was applied. Raises RefusedError."""
     messages: list[dict[str, object]] = []
     for index, raw in enumerate(conversation.messages):
+        at = f"{conversation.key}[{index}]"
         if not isinstance(raw, Mapping):
-            raise RefusedError("shape", f"messages[{index}] is not an object")
-        message = _message(raw, f"messages[{index}]", counts, columnar=conversation.columnar)
-        if message is not None:
-            messages.append(message)
+            raise RefusedError("shape", f"{at} is not an object")
+        for entry in conversation.dialect(raw, at, counts):
+            message = _message(entry, at, counts, columnar=conversation.columnar)
+            if message is not None:
+                messages.append(message)
     if not messages:
         raise RefusedError("empty", "no messages")
     if conversation.policy is not None and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": conversation.policy})
+        messages.insert(0, {"role": "system", "content": _content(conversation.policy, "the system prompt", counts)})
         counts["policy_as_system"] += 1
     return messages, _tools(conversation.tools, counts, columnar=conversation.columnar)
 
@@ -181,7 +187,15 @@ def _tools(tools: object, counts: Counter[str], *, columnar: bool) -> list[objec
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RefusedError("tools", "tools is not a list of objects")
-    return [_without_nulls(tool, counts) for tool in tools] if columnar else tools
+    return [_tool(_without_nulls(tool, counts) if columnar else tool, counts) for tool in tools]
+
+
+def _tool(tool: dict[str, object], counts: Counter[str]) -> dict[str, object]:
+    """The old `functions`, and tools that keep their name beside their type, as the tools that templates take."""
+    if "function" in tool or not isinstance(tool.get("name"), str):
+        return tool
+    counts["flat_tool_nested"] += 1
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
 def _parsed(text: str, reason: str, at: str, counts: Counter[str]) -> object:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from routing.core.errors import InputError
-from routing.corpus.normalise import RefusedError
+from routing.corpus.documents import RefusedError
 from routing.corpus.strict_json import escape
 
 Messages = list[dict[str, object]]

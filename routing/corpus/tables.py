@@ -8,25 +8,12 @@ from typing import Any
 from routing.core.errors import InputError, StorageError
 from routing.corpus.strict_json import escape
 
-# A row is looked at through these keys only; other columns of a Parquet or Arrow file are not read.
-ROW_KEYS = (
-    "messages",
-    "tools",
-    "traj",
-    "trajectory",
-    "messages_display",
-    "text",
-    "input_ids",
-    "attention_mask",
-    "task_id",
-    "domain",
-)
 _ROWS_AT_ONCE = 64
 
 Rows = Iterator[tuple[int, object]]
 
 
-def parquet_rows(path: Path, *, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
+def parquet_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None:
     """(0-based row, object) of a Parquet file, read a few at a time; None where it has none of `wanted` as a column."""
     import pyarrow.parquet as pq
 
@@ -47,7 +34,7 @@ def parquet_rows(path: Path, *, name: str, wanted: Sequence[str] = ROW_KEYS) -> 
     return _rows(batches(), name=name)
 
 
-def arrow_rows(path: Path, *, is_file: bool, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
+def arrow_rows(path: Path, *, is_file: bool, name: str, wanted: Sequence[str]) -> Rows | None:
     """The same of an Arrow IPC file, or stream as `datasets` writes it."""
     import pyarrow as pa
 
@@ -81,7 +68,7 @@ def is_saved_dataset(path: Path, *, name: str) -> bool:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
 
 
-def saved_dataset_rows(path: Path, *, name: str, wanted: Sequence[str] = ROW_KEYS) -> Rows | None:
+def saved_dataset_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None:
     """The same of a saved `datasets` directory; splits follow each other in the order they were saved in."""
     try:
         import datasets

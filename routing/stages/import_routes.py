@@ -10,8 +10,10 @@ from routing.core.errors import CheckFailedError, InputError
 from routing.core.segments import PrefixTree
 from routing.core.shapes import ModelShape
 from routing.corpus.containers import check_readable, open_container
+from routing.corpus.documents import RefusedError
 from routing.corpus.files import distinct_names
-from routing.corpus.row_formats import read_labels
+from routing.corpus.formats.art import ART_JSON_KEY, ART_KEYS, stored_trajectory
+from routing.corpus.labels import read_labels
 from routing.corpus.sequences import Corpus, CorpusFile, Refusal, TokenizedTrajectory, token_hash
 from routing.corpus.strict_json import BadLines, printable
 from routing.corpus.tree import build_tree, tree_tables
@@ -171,10 +173,10 @@ def _sources(paths: Sequence[Path]) -> Iterator[_Source]:
             yield _Source(name=name, path=path, format="safetensors", rows=enumerate(array_rows(arrays, name=shown)))
         else:
             check_readable(path, name=shown)
-            container = open_container(path, BadLines(skip=False), name=shown, columns=ROW_KEYS)
-            if container is None or container.whole_text:
+            container = open_container(path, BadLines(skip=False), name=shown, columns=(*ROW_KEYS, *ART_KEYS))
+            if container is None or container.facts.whole_text:
                 raise InputError(f"{shown}: no recorded routes (.npz, safetensors, Parquet or JSON); see docs/recorded.md")
-            format = "parquet" if container.columnar else "json"
+            format = "parquet" if container.facts.columnar else "json"
             yield _Source(name=name, path=path, format=format, rows=_mappings(container.rows, shown))
 
 
@@ -182,7 +184,20 @@ def _mappings(rows: Iterator[tuple[int, object]], name: str) -> Iterator[Row]:
     for place, row in rows:
         if not isinstance(row, Mapping):
             raise InputError(f"{name}: row {place} is no object")
-        yield place, row
+        yield place, _as_art(row, f"{name}: row {place}") if ART_JSON_KEY in row else row
+
+
+def _as_art(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The trajectory that a Parquet file of ART holds as JSON text; of an empty group one without Choices."""
+    try:
+        trajectory = stored_trajectory(row)
+    except RefusedError as refusal:
+        if refusal.reason != "empty":
+            raise InputError(f"{where}: {refusal.detail}") from None
+        trajectory = {"trajectories": []}
+    if not isinstance(trajectory, Mapping):
+        raise InputError(f"{where}: '{ART_JSON_KEY}' is no JSON object")
+    return trajectory
 
 
 def _cover(kept: list[_Kept], refusals: list[Refusal], request: RoutesRequest) -> tuple[PrefixTree, list[_Kept], Providers]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.core.shapes import ModelShape
-from routing.corpus.containers import hash_path
+from routing.corpus.hashing import hash_path
 from routing.corpus.sequences import CorpusFile
 from routing.corpus.strict_json import printable
 from routing.stages.corpus_record import RunSizes, counts, require_plain

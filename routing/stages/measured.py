@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.refresh_plan import PlannedRun
-from routing.corpus.containers import hash_path
+from routing.corpus.hashing import hash_path
 from routing.measure.device import resolve_device
 from routing.measure.policy import resolve_policy
 from routing.stages.begin import MeasureRequest, Progress, existing

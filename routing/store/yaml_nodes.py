@@ -34,13 +34,13 @@ class Node:
         return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
 
 
-def read_nodes(text: str, *, where: str) -> Node:
+def read_nodes(text: str, *, where: str, max_depth: int = MAX_DEPTH) -> Node:
     """The one document in `text`; InputError naming `where` and the line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        events = _Events(YAML(typ="safe", pure=True).parse(text), where)
+        events = _Events(YAML(typ="safe", pure=True).parse(text), where, max_depth)
         events.expect_document()
         root = _node(events, events.take(), depth=0)
         events.expect_end()
@@ -55,9 +55,9 @@ def read_nodes(text: str, *, where: str) -> Node:
 class _Events:
     """The parser's events one by one, those refused that plain data never needs."""
 
-    def __init__(self, events: Iterator[Any], where: str) -> None:
+    def __init__(self, events: Iterator[Any], where: str, max_depth: int) -> None:
         self._events = events
-        self.where = where
+        self.where, self.max_depth = where, max_depth
 
     def take(self) -> Any:
         event = next(self._events)
@@ -85,8 +85,8 @@ class _Events:
 
 def _node(events: _Events, event: Any, *, depth: int) -> Node:
     line = event.start_mark.line + 1
-    if depth > MAX_DEPTH:
-        raise InputError(f"{events.where}:{line}: nested deeper than {MAX_DEPTH}")
+    if depth > events.max_depth:
+        raise InputError(f"{events.where}:{line}: nested deeper than {events.max_depth}")
     match type(event).__name__:
         case "MappingStartEvent":
             return Node(line, _mapping(events, depth))

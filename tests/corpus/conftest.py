@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from routing.corpus.load import load_corpus
+
 # As strict as the official templates of Qwen3.5: object arguments only, no unknown role, no later system message, a user.
 STRICT_TEMPLATE = """
 {%- if not messages %}{{- raise_exception('No messages provided.') }}{%- endif %}
@@ -95,3 +97,14 @@ def write(tmp_path: Path):
         return path
 
     return write
+
+
+@pytest.fixture
+def read(byte_tokenizer):
+    """(texts, corpus) of files"""
+
+    def read(*paths, **options):
+        corpus = load_corpus(paths, tokenizer=byte_tokenizer, **options)
+        return [byte_tokenizer.decode(trajectory.token_ids) for trajectory in corpus.trajectories], corpus
+
+    return read

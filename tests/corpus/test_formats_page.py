@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from routing.corpus.formats.registry import FORMATS
 from routing.corpus.normalise import RULES
-from routing.corpus.row_formats import FORMATS
 from routing.corpus.sequences import REFUSAL_REASONS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from routing.corpus.normalise import RULES, RefusedError, normalise
-from routing.corpus.row_formats import Conversation
+from routing.corpus.documents import Conversation, RefusedError
+from routing.corpus.normalise import RULES, normalise
 
 USER = {"role": "user", "content": "x"}
 

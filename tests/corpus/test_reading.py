@@ -11,8 +11,8 @@ import pytest
 from chat_rows import chat
 
 from routing.core.errors import InputError, StorageError
+from routing.corpus.formats.registry import FORMATS
 from routing.corpus.load import load_corpus
-from routing.corpus.row_formats import FORMATS
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"zip": "19122"}'}}
 MESSAGES = [
@@ -216,10 +216,10 @@ def test_a_row_of_another_shape_is_refused_and_the_rest_is_read(byte_tokenizer, 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("sharegpt.jsonl", [{"conversations": [{"from": "human", "value": "x"}]}]),
-        ("swe-agent.traj", {"trajectory": [{"action": "ls"}], "history": [{"role": "user", "content": "x"}]}),
-        ("log.json", [{"request_params": {"messages": MESSAGES}}]),
-        ("art.jsonl", [{"trajectories": [{"messages_and_choices": []}]}]),
+        ("steps.traj", {"trajectory": [{"action": "ls", "observation": "a.py"}]}),
+        ("log.json", [{"request_params": {"prompt": "x"}}]),
+        ("atif.json", {"schema_version": "ATIF-v2.0", "steps": [{"source": "user", "message": "x"}]}),
+        ("list.yaml", "- user: x\n- system: y\n"),
         ("table.csv", "role,content\nuser,x\n"),
         ("compose.yaml", "user: x\n"),
         ("number.json", "[1, 2]"),
@@ -291,7 +291,7 @@ def test_paths_that_hold_no_corpus_are_refused(byte_tokenizer, tmp_path, write):
     path = write("a.jsonl", [chat("x")])
     with pytest.raises(InputError, match="given twice"):
         load(byte_tokenizer, path, path.parent / "." / path.name)
-    with pytest.raises(InputError, match="'xml' is not known; one of openai-chat, "):
+    with pytest.raises(InputError, match="'xml' is not known; one of text, tau2, art, "):
         load(byte_tokenizer, path, format="xml")
     with pytest.raises(InputError, match="no tau2 run file"):
         load(byte_tokenizer, path, format="tau2")

@@ -108,6 +108,23 @@ def as_parquet(rows, path):
     pq.write_table(pa.table(columns), path)
 
 
+def as_art(rows, path):
+    """A group of each row, the whole of it sampled after one token, and a group without trajectories."""
+    trajectories = []
+    for row in rows:
+        choice = {
+            "message": {"role": "assistant", "content": ""},
+            "prompt_token_ids": row["input_ids"][:1],
+            "completion_token_ids": row["input_ids"][1:],
+            "routed_experts": row["routed_experts"].tolist(),
+        }
+        trajectory = {"messages_and_choices": [choice], "task_id": row["task_id"], "domain": row["domain"]}
+        trajectories.append(json.dumps(trajectory))
+    texts = [*trajectories, None]
+    columns = {"format_version": [2] * len(texts), "group_index": range(len(texts)), "trajectory_json": texts}
+    pq.write_table(pa.table({**columns, "messages": pa.nulls(len(texts))}), path)
+
+
 def end_to_end(rows):
     return {
         "input_ids": np.concatenate([np.array(row["input_ids"], np.int32) for row in rows]),
@@ -138,6 +155,7 @@ def named(rows):
 WRITERS = {
     "rows.jsonl": as_json,
     "rows.parquet": as_parquet,
+    "art-v2.parquet": as_art,
     "flat.npz": lambda rows, path: np.savez(path, **end_to_end(rows)),
     "padded.npz": lambda rows, path: np.savez(path, **padded(rows)),
     "padded.safetensors": lambda rows, path: save_file(padded(rows), path),
