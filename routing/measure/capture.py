@@ -129,7 +129,8 @@ class ExpertCounter:
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
         layers = [experts.layer for experts in self.experts]
-        read = torch.cat([self._counts[layer].flatten() for layer in layers] + [self._faults[layer].flatten() for layer in layers])
+        kept = [self._counts[layer] for layer in layers] + [self._faults[layer] for layer in layers]
+        read = torch.cat([one.flatten() for one in kept])
         num_faults = sum(self._faults[layer].numel() for layer in layers)
         counts, faults = read.cpu().tensor_split((len(read) - num_faults,))
         self._raise_on_fault(layers, faults.view(len(layers), len(_FAULTS), 2))
@@ -192,7 +193,7 @@ class ExpertCounter:
         """The segments of the batch with a token to which some layer's router gave nothing to choose by."""
         assert self._slot_T is not None
         at_T = torch.stack([one_T.cpu() for one_T in self._has_no_router.values()]).any(0)
-        return [self._segment_ids[slot] for slot in self._slot_T.cpu()[at_T].unique().tolist()]
+        return [self._segment_ids[slot] for slot in sorted(set(self._slot_T.cpu()[at_T].tolist()))]
 
 
 def _argument(at: tuple[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
