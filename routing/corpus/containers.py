@@ -18,7 +18,7 @@ from routing.corpus.strict_json import (
     read_json_lines,
     read_lines,
 )
-from routing.corpus.tables import arrow_rows, is_saved_dataset, parquet_rows, saved_dataset_rows
+from routing.corpus.tables import arrow_rows, dataset_rows, is_saved_dataset, parquet_rows
 from routing.corpus.whole_files import text_rows, yaml_rows
 
 _HEAD_BYTES = 65_536
@@ -45,12 +45,12 @@ def open_container(
 ) -> Container | None:
     """The container at `path`, or None where its content is none we know; `as_text` takes the file as one text document.
 
-    Of Parquet, Arrow and saved datasets only `columns` are read.
+    Of Parquet, Arrow and datasets only `columns` are read.
 
     Raises InputError for what isn't there, is empty or can't be parsed, StorageError for what can't be read.
     """
     if _is_directory(path, name=name):
-        return _table(saved_dataset_rows(path, name=name, wanted=columns))
+        return _table(dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
         return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routing.core.errors import InputError
-from routing.corpus.containers import check_readable, open_container
+from routing.corpus.containers import open_container
 from routing.corpus.cumulative import Conversations
 from routing.corpus.documents import FileFacts, RawDocument
 from routing.corpus.formats.format import Format
 from routing.corpus.formats.registry import COLUMNS, FORMATS, detect_format, read_row
 from routing.corpus.hashing import hash_path, state_of
+from routing.corpus.hub import located
 from routing.corpus.sequences import CorpusFile
 from routing.corpus.strict_json import BadLines, printable
 
@@ -23,10 +24,12 @@ _ROWS_TO_DETECT = 20
 class OpenFile:
     """One corpus file while it is read; the counts grow as rows are dealt."""
 
-    def __init__(self, *, index: int, name: str, path: Path, format: str | None, on_bad_line: str) -> None:
-        self.index, self.name, self.path = index, printable(name), printable(str(path))
-        self._location = path
-        self._state = state_of(path, name=self.path)
+    def __init__(
+        self, *, index: int, name: str, path: str, location: Path, format: str | None, on_bad_line: str
+    ) -> None:
+        self.index, self.name, self.path = index, printable(name), printable(path)
+        self._location = location
+        self._state = state_of(location, name=self.path)
         self.format = format
         self.bad_lines = BadLines(skip=on_bad_line == "skip")
         self.rows = self.kept = self.refused = 0
@@ -107,11 +110,10 @@ def open_files(paths: Sequence[str | os.PathLike[str]], *, format: str | None, o
         raise InputError(f"--on-bad-line: '{on_bad_line}' is not known; one of {', '.join(BAD_LINE_ACTIONS)}")
     given = [os.fspath(path) for path in paths]
     names = distinct_names(given)
-    for path in given:
-        check_readable(Path(path), name=printable(path))
+    locations = [located(path) for path in given]
     return tuple(
-        OpenFile(index=index, name=name, path=Path(path), format=format, on_bad_line=on_bad_line)
-        for index, (name, path) in enumerate(zip(names, given, strict=True))
+        OpenFile(index=index, name=name, path=path, location=location, format=format, on_bad_line=on_bad_line)
+        for index, (name, path, location) in enumerate(zip(names, given, locations, strict=True))
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, Arrow files and saved `datasets` directories."""
+"""Rows of Parquet files, Arrow files and data sets of `datasets`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -68,18 +68,21 @@ def is_saved_dataset(path: Path, *, name: str) -> bool:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
 
 
-def saved_dataset_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None:
-    """The same of a saved `datasets` directory; splits follow each other in the order they were saved in."""
+def dataset_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None:
+    """The same of a directory that `datasets` saved, or of a hub data set's files; splits follow each other as listed."""
     try:
         import datasets
     except ImportError:
-        raise InputError(f"{name}: reading a saved dataset needs the package `datasets`; install it or pass Parquet") from None
+        raise InputError(f"{name}: reading a dataset needs the package `datasets`; install it or pass its files") from None
+    is_saved = is_saved_dataset(path, name=name)
+    kind = "a saved dataset" if is_saved else "a dataset (name one of its files, org/name@revision/path)"
     try:
-        loaded = datasets.load_from_disk(str(path))
+        # streaming: a hub data set is read where it lies, without a converted copy
+        loaded = datasets.load_from_disk(str(path)) if is_saved else datasets.load_dataset(str(path), streaming=True)
+        splits = list(loaded.values()) if isinstance(loaded, dict) else [loaded]
+        columns = [[column for column in split.column_names or () if column in wanted] for split in splits]
     except Exception as error:
-        raise _unreadable(name, "a saved dataset", error) from None
-    splits = list(loaded.values()) if isinstance(loaded, datasets.DatasetDict) else [loaded]
-    columns = [[column for column in split.column_names if column in wanted] for split in splits]
+        raise _unreadable(name, kind, error) from None
     if not all(columns):
         return None
 
@@ -88,7 +91,7 @@ def saved_dataset_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows 
             for split, present in zip(splits, columns, strict=True):
                 yield from split.select_columns(present).with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
         except Exception as error:
-            raise _unreadable(name, "a saved dataset", error) from None
+            raise _unreadable(name, kind, error) from None
 
     return _rows(batches(), name=name)
 

@@ -16,3 +16,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(e
 def test_each_table_has_one_row_for_each_name(heading, names):
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     assert sorted(re.findall(r"^\| `([a-z0-9_-]+)` \|", section, re.MULTILINE)) == sorted(names)
+
+
+def test_formats_stand_in_the_order_in_which_they_are_tried():
+    section = PAGE.split("\n## Formats\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([a-z0-9_-]+)` \|", section, re.MULTILINE) == list(FORMATS)

@@ -192,7 +192,7 @@ def test_without_the_package_a_saved_dataset_is_refused_in_a_sentence(byte_token
         return real_import(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", no_datasets)
-    with pytest.raises(InputError, match="needs the package `datasets`"):
+    with pytest.raises(InputError, match="reading a dataset needs the package `datasets`"):
         load(byte_tokenizer, tmp_path / "saved")
 
 

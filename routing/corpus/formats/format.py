@@ -34,17 +34,20 @@ def json_text(value: object) -> object:
 
 
 def holds_objects(value: object) -> bool:
-    """Whether it is a list, as itself or as JSON text, that is empty or begins with an object."""
+    """Whether it is a list, as itself or as JSON text, that is empty or begins with an object, as itself or as JSON text."""
     value = json_text(value)
-    return isinstance(value, list) and all(isinstance(member, Mapping) for member in value[:1])
+    return isinstance(value, list) and all(isinstance(json_text(member), Mapping) for member in value[:1])
 
 
 def required_list(row: Row, key: str) -> list[object]:
-    """The list under `key`, as itself or as JSON text; RefusedError where there is none."""
+    """The list under `key` and its members, as themselves or as JSON text; RefusedError where there is none.
+
+    `datasets` stores objects that differ from row to row as a list of JSON texts.
+    """
     value = json_text(row.get(key))
     if not isinstance(value, list):
         raise RefusedError("shape", f"'{key}' is {kind(value)}, not a list")
-    return value
+    return [json_text(member) for member in value]
 
 
 def chat(row: Row, facts: FileFacts, *, dialect: Dialect = unchanged) -> Conversation:
