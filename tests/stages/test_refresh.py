@@ -13,7 +13,8 @@ from routing.stages import begin, candidate, refresh
 from routing.stages.fit import fit
 from routing.stages.measure import measure
 from routing.store.allowances import read_table, write_table
-from routing.store.run import RunWriter, read_manifest
+from routing.store.run import RunWriter, open_run, read_manifest
+from tests.faulty_disk import Written, fail_each_call
 from tests.policies import tiny_config, write_tiny_policy
 from tests.stages.conftest import Listener
 
@@ -231,6 +232,30 @@ def test_an_interrupted_refresh_goes_on_where_it_stopped(
     answer = _refresh(path, listener)
     assert _did(answer) == [("measure", "up to date"), ("measure", "went on"), ("fit", "fitted")]
     assert set(calls) == {"two loads", "fit"}
+
+
+@pytest.mark.fault(
+    "a full disk, or an I/O error, in a refresh",
+    how="the rename of the fitted table, its mark, the committed table and the Markdown fails in turn",
+    tries=4,
+    outcome="exit 4 with the file named, old files whole, no temporary; the same command ends like an untouched one",
+)
+def test_a_refresh_outlives_every_failing_rename(plan, listener, tmp_path, have):
+    have("one")
+    path, table, text = plan(), tmp_path / "allowances.yaml", tmp_path / "pull.md"
+
+    def begin_anew():
+        for one in (table, text, *tmp_path.glob("runs/plan.refresh.yaml*")):
+            one.unlink(missing_ok=True)
+
+    written = Written(
+        folder=tmp_path,
+        begin=begin_anew,
+        operate=lambda: _refresh(path, listener, write=True, markdown_path=text),
+        look=lambda: open_run(tmp_path / "runs" / "one"),
+        result=lambda: (read_table(table).entries, text.exists()),
+    )
+    assert fail_each_call("rename", written) == 4
 
 
 def test_a_violated_table_fails_with_names_and_stays_as_it_is(plan, listener, tmp_path, have):
