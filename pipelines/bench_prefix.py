@@ -18,9 +18,10 @@ from routing.corpus.load import load_corpus
 from routing.corpus.tree import build_tree
 from routing.measure.anchors import find_anchors
 from routing.measure.attention import go_on_without_mask
+from routing.measure.budget import CPU_TOKENS_PER_BATCH, Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import TOKENS_PER_BATCH, Budget, TokenIds, measure_part
-from routing.measure.plan import TOKENS_PER_PART, plan_parts
+from routing.measure.forward import measure_part
+from routing.measure.plan import TOKENS_PER_PART, TokenIds, plan_parts
 from routing.measure.policy import LoadedPolicy, load_policy, load_tokenizer, resolve_policy
 from routing.measure.prefixes import HELD_BYTES, HeldCaches
 
@@ -60,7 +61,7 @@ def bench(policy: LoadedPolicy, name: str, sequences: Sequence[TokenIds], *, num
         with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
             began = time.process_time()
             for part in parts:
-                budget = Budget(tokens_per_batch=TOKENS_PER_BATCH["cpu"])
+                budget = Budget(tokens_per_batch=CPU_TOKENS_PER_BATCH)
                 measure_part(policy, counter, part, tree, sequences, budget, held=held)
             return time.process_time() - began
 

@@ -28,8 +28,10 @@ from pipelines.gpu_peak import Case, gdn_kernels
 from pipelines.qwen_ids import write_ids
 from pipelines.recorders import SegmentCounts, forward_only, record
 from pipelines.timing import interleaved, median_with_interval, ratios
-from pipelines.trace.allocator import cpu_peak, cuda_peak
+from pipelines.trace.allocator import cpu_peak
 from routing.core.errors import InputError, RoutingError
+from routing.measure.attention import use_flash_attention
+from routing.measure.device import cuda_peak
 from routing.measure.geometry import first_line, read_geometry, text_decoder
 from routing.measure.policy import LoadedPolicy, PolicyFiles, as_policy
 from routing.stages.begin import SEED, MeasureRequest, Prepared, existing, prepare_loaded
@@ -124,6 +126,7 @@ def random_policy(config: Any, *, device: torch.device, dtype: torch.dtype) -> L
     with torch.device(device):
         model = text_decoder(transformers.AutoModel.from_config(config, dtype=dtype)).eval()
     model.requires_grad_(False)
+    use_flash_attention(model, device=device, dtype=dtype)
     return as_policy(model, top_k=config.num_experts_per_tok, device=device)
 
 

@@ -22,7 +22,7 @@ import torch
 import transformers
 
 from pipelines.flex_stages import kept_bytes
-from pipelines.trace.allocator import cpu_peak, cuda_peak
+from pipelines.trace.allocator import cpu_peak
 from pipelines.trace.geometries import config_of, shape_of
 from pipelines.trace.rows import write_rows
 from pipelines.trace.step import Step, build, run, trace
@@ -31,6 +31,7 @@ from routing.core.layers import DecoderShape
 from routing.core.wave import Stage
 from routing.estimate.autograd import Sizes, peak
 from routing.estimate.executor import executor_rates, retained_bytes
+from routing.measure.device import cuda_peak
 
 OUT = Path(__file__).resolve().parents[1] / "data" / "measured" / "gpu_peaks.csv"
 KERNELS = {"fla": ("flash-linear-attention", "fla-core"), "causal_conv1d": ("causal-conv1d",)}

@@ -1,22 +1,9 @@
 """What PyTorch's own allocators say a call took at most, above what was allocated before it."""
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
-
-
-def cuda_peak(call: Callable[[], object]) -> int:
-    """Bytes by the CUDA caching allocator: max_memory_allocated above memory_allocated."""
-    gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
 
 
 def cpu_peak(call: Callable[[], object]) -> int:

@@ -1,5 +1,6 @@
-"""SDPA for tokens that go on from a cache, without a mask: a T x T mask is slower than what a shared prefix saves.
+"""Which attention runs: flash attention where it is installed, else SDPA, for tokens that go on from a cache without a mask.
 
+A T x T mask is slower than what a shared prefix saves, and flash attention needs none, from a cache or not.
 SDPA's causal order counts from the first key, so a batch of T new tokens after C cached ones would need a mask of T x (C + T).
 With C rows put before the queries and dropped from the answer the order is right, and the pairs are those of C + T tokens
 computed whole, never more. B rows, H heads, D width of a head.
@@ -11,6 +12,21 @@ import torch
 from torch import Tensor, nn
 
 _NAME = "sdpa_going_on"
+_FLASH = "flash_attention_2"
+
+
+def use_flash_attention(model: nn.Module, *, device: torch.device, dtype: torch.dtype) -> None:
+    """Sets a model to it where it is installed and made for the model, the device and the type; others keep what they have.
+
+    A model that names kernels of its own keeps its choice: the library would fetch them from the hub.
+    """
+    from transformers.utils.import_utils import is_flash_attn_2_available
+
+    own: Any = model
+    fits = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    is_made_for_it = getattr(own, "_supports_flash_attn", False) and not getattr(own, "_compatible_flash_implementations", None)
+    if fits and is_made_for_it and is_flash_attn_2_available():
+        own.set_attn_implementation(_FLASH)
 
 
 def fits_without_mask(num_cached: int, num_new: int) -> bool:

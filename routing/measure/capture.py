@@ -129,13 +129,12 @@ class ExpertCounter:
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
         layers = [experts.layer for experts in self.experts]
-        kept = [self._counts[layer] for layer in layers] + [self._faults[layer] for layer in layers]
-        read = torch.cat([one.flatten() for one in kept])
-        num_faults = sum(self._faults[layer].numel() for layer in layers)
-        counts, faults = read.cpu().tensor_split((len(read) - num_faults,))
-        self._raise_on_fault(layers, faults.view(len(layers), len(_FAULTS), 2))
+        found = [torch.cat([self._counts[layer].flatten(), self._faults[layer].flatten()]) for layer in layers]
+        num_faults = 2 * len(_FAULTS)
+        read = torch.stack(found).cpu()
+        self._raise_on_fault(layers, read[:, -num_faults:].reshape(len(layers), len(_FAULTS), 2))
         self._slot_T = None
-        counts_LSE = counts.view(len(layers), -1, self.num_experts)
+        counts_LSE = read[:, :-num_faults].reshape(len(layers), -1, self.num_experts)
         return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).contiguous()
 
     def _hook(self, experts: ExpertsModule) -> Callable[..., None]:

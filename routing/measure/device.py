@@ -1,6 +1,8 @@
-"""Where a policy runs: its device, its type, its threads."""
+"""Where a policy runs: its device and the memory of that, its type, its threads."""
 
+import gc
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,3 +60,19 @@ def settle_threads(shape: ModelShape, device: torch.device, *, num_workers: int 
     is_small = shape.hidden_size <= SMALL_HIDDEN_SIZE
     if device.type == "cpu" and (is_small or num_workers > 1) and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def cuda_free_bytes(device: torch.device) -> int:
+    """What the device has, and what the caching allocator keeps unused."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def cuda_peak(call: Callable[[], object]) -> int:
+    """Bytes by the CUDA caching allocator: max_memory_allocated above memory_allocated."""
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

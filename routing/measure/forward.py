@@ -4,48 +4,26 @@ B rows of a padded batch, T positions, S segments of the part, L MoE layers, E e
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import continued
 from routing.measure.attention import fits_without_mask
+from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.plan import PartPlan, Pass, by_length, next_batch
+from routing.measure.plan import PartPlan, Pass, TokenIds, by_length, next_batch
 from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
 from routing.store.loads import require_conserved
 
-TokenIds = npt.NDArray[np.int32]
-
-# Padded tokens in one forward pass, to start with. The CPU gains nothing from more; a GPU wants its matrices full.
-TOKENS_PER_BATCH = {"cpu": 16_384, "cuda": 65_536}
 # Tokens that go on in one pass from a longer cache: SDPA needs a mask of these x all tokens before, and may copy it as floats.
 CHUNK_TOKENS = 2_048
-
-
-@dataclass(kw_only=True, slots=True)
-class Budget:
-    """Padded tokens a batch may hold; halved when the device runs out of memory."""
-
-    tokens_per_batch: int
-    halvings: int = field(default=0)
-
-    def halve(self, batch: Sequence[Pass]) -> None:
-        """For the batch that just failed; InputError where it was a single trajectory."""
-        if len(batch) == 1:
-            raise InputError(
-                f"out of memory on one trajectory of {batch[0].num_tokens} tokens alone; use a larger device, or another --dtype"
-            )
-        self.tokens_per_batch = len(batch) * batch[0].num_new // 2
-        self.halvings += 1
 
 
 def measure_part(
@@ -76,49 +54,28 @@ def measure_part(
     def run_prefix(one: Pass, before: Any) -> Any:
         if one.last_segment < part.first_segment:  # brought, and counted, by an earlier part
             one = replace(one, first_segment=one.last_segment + 1)
-        return run([one], before, keep=True)
-
-    def run_from(anchor: int | None, batch: Sequence[Pass]) -> None:
-        run(batch, None if held is None or anchor is None else held.get(anchor, run_prefix))
+        caches: list[Any] = []
+        budget.fits(lambda: caches.append(run([one], before, keep=True)), [one], policy.device)  # else it raises: one is alone
+        return caches[0]
 
     if held is not None:
         held.begin_part(part.first_segment)
     groups = [(None, list(part.passes))] if held is None else continued(part, tree, held.anchors)
     for anchor, passes in groups:
+        before = most_rows = None
+        if held is not None and anchor is not None:
+            before = held.get(anchor, run_prefix)
+            most_rows = held.most_rows(before)
         queue = by_length(passes)
         while queue:
-            batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch)
-            if _fits(partial(run_from, anchor, batch), batch, budget, policy.device):
+            batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch, most_rows=most_rows)
+            if budget.fits(partial(run, batch, before), batch, policy.device):
                 queue = queue[len(batch) :]
     first, last = part.first_segment, part.last_segment
     tokens_S = np.array([segment.num_tokens for segment in tree.segments[first : last + 1]], dtype=np.int64)
     layers = [experts.layer for experts in policy.experts]
     require_conserved(loads_SLE.numpy(), tokens_S, first_segment=first, top_k=policy.top_k, layers=layers)
     return loads_SLE
-
-
-def _fits(attempt: Callable[[], object], batch: Sequence[Pass], budget: Budget, device: torch.device) -> bool:
-    """Whether memory sufficed; where it didn't, the budget is halved."""
-    try:
-        attempt()
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        budget.halve(batch)
-    else:
-        return True
-    if device.type == "cuda":  # outside the handler, whose traceback still holds the failed batch's tensors
-        torch.cuda.empty_cache()
-    return False
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # The CPU allocator has no exception class of its own.
-    return (
-        isinstance(error, torch.OutOfMemoryError | MemoryError)
-        or "not enough memory" in str(error)
-        or "can't allocate memory" in str(error)
-    )
 
 
 def _run_batch(

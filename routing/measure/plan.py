@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from routing.core.segments import PrefixTree
+
+TokenIds = npt.NDArray[np.int32]  # of one trajectory
 
 # What a killed run loses at most, about; small against a run, large against a batch.
 TOKENS_PER_PART = 131_072
@@ -95,7 +100,7 @@ def by_length(passes: Sequence[Pass]) -> list[Pass]:
     return sorted(passes, key=lambda one: (-one.num_new, one.trajectory))
 
 
-def next_batch(queue: Sequence[Pass], *, tokens_per_batch: int) -> list[Pass]:
-    """The leading passes whose padded size (count x longest) stays within the budget; at least one."""
-    longest = queue[0].num_new
-    return list(queue[: max(1, tokens_per_batch // longest)])
+def next_batch(queue: Sequence[Pass], *, tokens_per_batch: int, most_rows: int | None = None) -> list[Pass]:
+    """The leading passes whose padded size (count x longest) stays within the budget, `most_rows` at most; at least one."""
+    rows = tokens_per_batch // queue[0].num_new
+    return list(queue[: max(1, rows if most_rows is None else min(rows, most_rows))])

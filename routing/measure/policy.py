@@ -16,6 +16,7 @@ from torch import nn
 from routing.core.errors import InputError
 from routing.core.shapes import ModelShape
 from routing.measure.adapter import apply_adapter, require_adapter
+from routing.measure.attention import use_flash_attention
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.measure.prefixes import cache_keyword
@@ -155,6 +156,7 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
         raise InputError(
             f"{files.folder}: experts implementation batched_mm copies weights for every row; use grouped_mm or eager"
         )
+    use_flash_attention(decoder, device=device, dtype=dtype)
     return as_policy(decoder, top_k=files.shape.top_k, device=device)
 
 

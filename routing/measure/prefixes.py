@@ -87,6 +87,10 @@ class HeldCaches:
             self._drop_beyond_budget(deepest=place)
         return cache
 
+    def most_rows(self, cache: Any) -> int:
+        """How often a cache may be repeated for a batch: to as many bytes as may be held."""
+        return max(1, self.budget_bytes // max(1, num_bytes(cache)))
+
     def _drop_beyond_budget(self, *, deepest: int) -> None:
         """From the deepest up: what lies nearest above is computed again from the least far."""
         droppable = [place for place in self._held if place != deepest]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from routing.core.errors import RoutingError
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import TokenIds, run_continued
+from routing.measure.forward import run_continued
+from routing.measure.plan import TokenIds
 from routing.measure.policy import LoadedPolicy
 from routing.store.manifest import CacheProbe
 

@@ -17,8 +17,8 @@ from routing.corpus.files import open_files
 from routing.corpus.load import load_corpus
 from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
+from routing.measure.budget import CPU_TOKENS_PER_BATCH
 from routing.measure.device import resolve_device, resolve_dtype, settle_threads
-from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
 from routing.stages.corpus_record import corpus_record, require_plain
@@ -194,7 +194,7 @@ def _settings(request: MeasureRequest, device: torch.device, dtype: torch.dtype)
         attention_implementation=None,
         experts_implementation=None,
         kernels=kernels(),
-        tokens_per_batch=TOKENS_PER_BATCH[device.type],
+        tokens_per_batch=0 if on_gpu else CPU_TOKENS_PER_BATCH,
         tokens_per_part=TOKENS_PER_PART,
         num_threads=torch.get_num_threads(),
         seed=SEED,

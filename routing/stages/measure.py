@@ -2,26 +2,27 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 
-from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.corpus.tree import tree_tables
+from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter, RouterError
-from routing.measure.forward import Budget, TokenIds, measure_part
-from routing.measure.plan import PartPlan
+from routing.measure.forward import measure_part
+from routing.measure.plan import PartPlan, TokenIds
 from routing.measure.policy import LoadedPolicy, load_policy
 from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.provenance import utc_now
+from routing.stages.settle import Settled, ask, settle
 from routing.stages.skipping import without_bad, without_recorded
-from routing.stages.walk import probe_walk, settle_walk, tokens_to_compute
+from routing.stages.walk import tokens_to_compute
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
 from routing.store.run import Run, RunWriter, content_hash, open_run, writing
@@ -90,11 +91,9 @@ def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load:
         policy = None if finished else load()
         writer = _writer(out, found, prepared, progress)
         if policy is not None:
-            settle_implementations(policy, writer)
-            probe = probe_walk(prepared, policy, begun=writer.manifest.settings.walk)
-            held = settle_walk(prepared, policy, probe, writer, progress)
+            settled = settle(prepared, policy, ask(prepared, policy, found), writer, progress)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-            measure_parts(prepared, policy, held, missing, _committing(writer), progress)
+            measure_parts(prepared, policy, settled, missing, _committing(writer), progress)
             finish(writer)
         return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
@@ -144,32 +143,21 @@ def note_versions(out: Path, found: Manifest, prepared: Prepared, progress: Prog
         progress.note(f"{out}: begun with other versions ({changed}); near-ties may fall otherwise")
 
 
-def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
-    """Records what the model chose, known only now; a run that began with another is not gone on with."""
-    chosen = {name: getattr(policy, name) for name in ("attention_implementation", "experts_implementation")}
-    for name, now in chosen.items():
-        before = getattr(writer.manifest.settings, name)
-        if before not in (None, now):
-            raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
-    settings = replace(writer.manifest.settings, **chosen)
-    if settings != writer.manifest.settings:
-        writer.update(settings=settings)
-
-
 def measure_parts(
     prepared: Prepared,
     policy: LoadedPolicy,
-    held: HeldCaches | None,
+    settled: Settled,
     missing: Sequence[PartPlan],
     commit: Commit,
     progress: Progress,
 ) -> None:
-    """Runs the policy over the missing parts in order and hands each one's loads to `commit`; `held` as of `settle_walk`."""
+    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
     torch.manual_seed(SEED)
+    held = settled.held
     num_tokens = tokens_to_compute(missing, prepared.tree, held.anchors if held else None)
     progress.begin(f"measuring {prepared.manifest.label}", num_tokens)
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
-    budget = Budget(tokens_per_batch=prepared.manifest.settings.tokens_per_batch)
+    budget = Budget(tokens_per_batch=settled.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
         for part in missing:
             _measure_one(policy, counter, part, prepared.tree, sequences, budget, held, commit, progress.advance)

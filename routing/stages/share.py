@@ -12,8 +12,8 @@ from routing.measure.plan import PartPlan, deal_parts
 from routing.measure.policy import load_policy
 from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import RunSizes, counts
-from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions, settle_implementations
-from routing.stages.walk import probe_walk, settle_walk
+from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions
+from routing.stages.settle import ask, settle
 from routing.store.manifest import Manifest
 from routing.store.run import RunWriter, manifest_turn, open_run, part_name, read_manifest, working
 from routing.store.worker_parts import clear_unfinished, commit_part, gather, is_recorded, remove_records
@@ -70,16 +70,14 @@ def _is_in(out: Path, manifest: Manifest, part: PartPlan) -> bool:
 
 def _measure_share(out: Path, prepared: Prepared, missing: list[PartPlan], progress: Progress) -> None:
     policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
-    begun = existing(out)
-    probe = probe_walk(prepared, policy, begun=begun.settings.walk if begun else None)  # outside the turn: it takes seconds
+    found = ask(prepared, policy, existing(out))  # outside the turn, which others wait for
     with manifest_turn(out):
-        found = existing(out)
-        if found is not None:
-            require_same(out, found, prepared.manifest)
-            note_versions(out, found, prepared, progress)
-        writer = begin_run(out, found, prepared)
-        settle_implementations(policy, writer)
-        held = settle_walk(prepared, policy, probe, writer, progress)
+        begun = existing(out)
+        if begun is not None:
+            require_same(out, begun, prepared.manifest)
+            note_versions(out, begun, prepared, progress)
+        writer = begin_run(out, begun, prepared)
+        settled = settle(prepared, policy, found, writer, progress)
     removed = clear_unfinished(out, {part_name("loads", part.index) for part in missing})
     if removed:
         progress.note(f"{out}: {removed} unfinished files of an earlier worker removed")
@@ -97,7 +95,7 @@ def _measure_share(out: Path, prepared: Prepared, missing: list[PartPlan], progr
         if notice is not None:
             progress.note(notice)
 
-    measure_parts(prepared, policy, held, missing, commit, progress)
+    measure_parts(prepared, policy, settled, missing, commit, progress)
 
 
 def _seal(out: Path, prepared: Prepared, progress: Progress) -> Manifest:

@@ -79,6 +79,14 @@ class CacheProbe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMemory:
+    """What `tokens_per_batch` was found from: the device's free bytes, and the most that a pass took for each padded token."""
+
+    free_bytes: int
+    bytes_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The choices that could change a count, and where it ran."""
 
@@ -90,12 +98,13 @@ class Settings:
     attention_implementation: str | None  # null until the weights are loaded
     experts_implementation: str | None
     kernels: dict[str, bool]
-    tokens_per_batch: int
+    tokens_per_batch: int  # on CUDA 0 until the weights are loaded
     tokens_per_part: int
     num_threads: int
     seed: int
     walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed and where nothing ran, absent in old runs
     cache_probe: CacheProbe | None = None
+    batch_memory: BatchMemory | None = None  # null on the CPU, whose batches hold a number of tokens that is set
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,9 @@ import torch
 
 from routing.core.errors import InputError
 from routing.corpus.tree import build_tree
+from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import Budget, measure_part
+from routing.measure.forward import measure_part
 from routing.measure.plan import plan_parts
 
 

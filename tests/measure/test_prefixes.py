@@ -8,8 +8,9 @@ from routing.corpus.tree import build_tree
 from routing.measure import anchors as anchors_module
 from routing.measure import attention, forward
 from routing.measure.anchors import continued, find_anchors, tokens_once
+from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import Budget, measure_part
+from routing.measure.forward import measure_part
 from routing.measure.plan import plan_parts
 from routing.measure.prefixes import HeldCaches, num_bytes
 from routing.measure.probe import is_trusted, probe_cache

@@ -8,8 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from routing.corpus.tree import build_tree
 from routing.measure import anchors as anchors_module
 from routing.measure.anchors import find_anchors
+from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.forward import Budget, measure_part
+from routing.measure.forward import measure_part
 from routing.measure.plan import plan_parts
 from routing.measure.prefixes import HeldCaches, for_rows
 from tests.measure.test_families import build, going_on
@@ -65,7 +66,7 @@ def test_repeating_rows_of_a_cache_copies_nothing_to_its_device():
     """An index made on the host is copied once a layer, and each copy waits."""
     policy = going_on(build("qwen3_moe"))
     with torch.inference_mode():
-        cache = policy.model(input_ids=torch.ones((1, 5), dtype=torch.long), use_cache=True).past_key_values
+        cache = policy.model(input_ids=torch.ones((1, 5), dtype=torch.long), use_cache=True).cache
     for layer in cache.layers:
         layer.keys, layer.values = layer.keys.to("meta"), layer.values.to("meta")
 

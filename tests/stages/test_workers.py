@@ -13,7 +13,7 @@ from routing.core.errors import DamagedDataError, StorageError
 from routing.core.worker import Worker
 from routing.measure import anchors
 from routing.measure.plan import deal_parts
-from routing.stages import begin, share, walk
+from routing.stages import begin, settle, share, walk
 from routing.stages.measure import measure
 from routing.stages.share import measure_share
 from routing.store import worker_parts
@@ -223,7 +223,7 @@ def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(requ
         patched.setattr(walk, "is_trusted", lambda *_: False)
         measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
     with monkeypatch.context() as patched:
-        patched.setattr(share, "probe_walk", lambda *given, begun: walk.probe_walk(*given, begun=None))  # nobody had written yet
+        patched.setattr(share, "ask", lambda *given: settle.ask(*given[:2], None))  # nobody had written yet
         measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
     parts = deal_parts(begin.prepare(request, Listener()).parts, worker=1, num_workers=2)
     assert listener.tokens == sum(part.num_tokens for part in parts)
