@@ -71,14 +71,15 @@ def _verified(run: Run, batch_sizes: Sequence[int]) -> tuple[list[Finding], list
         warnings.append(f"repeated_loads: {run.name}: {counted.repeats} segments are there twice, the exact repeats are dropped")
     if any(one.num_failed for one in found):
         return found, warnings  # the program answers nothing about a run whose checks fail
+    layers = run.manifest.shape.moe_layers
     answers, _ = kept_imbalance_rows(run, eps=eps, batch_sizes=batch_sizes, by_layer=True)
     for size in batch_sizes:
         batches = cut(tree, batch_tokens=size)
         by_ep = {ep: batch_ranks(batches, counted.ranks[ep]) for ep in eps}
         mine = [answer for answer in answers if answer["batch_tokens"] == size]
         found += [
-            nested_finding(by_ep, batch_tokens=size),
-            imbalance_finding(mine, by_ep, run.manifest.shape.moe_layers, batch_tokens=size),
+            nested_finding(by_ep, layers, batch_tokens=size),
+            imbalance_finding(mine, by_ep, layers, batch_tokens=size),
         ]
     return found, warnings
 

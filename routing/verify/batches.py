@@ -67,15 +67,15 @@ def worst(ranks_BLR: Integers, layers: Sequence[int]) -> Worst | None:
     return Worst(batch=batch, layer=layers[layer], rank=rank, busiest_rows=int(rows_R[rank]), routed_rows=int(rows_R.sum()))
 
 
-def nested_finding(by_ep: Mapping[int, Integers], *, batch_tokens: int) -> Finding:
+def nested_finding(by_ep: Mapping[int, Integers], layers: Sequence[int], *, batch_tokens: int) -> Finding:
     """In every batch and layer, n dividing m: imbalance(n) <= imbalance(m) <= m / n x imbalance(n), as whole numbers."""
     faults, num_checked = [], 0
     for few, many in ((few, many) for few in by_ep for many in by_ep if few < many and many % few == 0):
         few_BL, many_BL = by_ep[few].max(-1), by_ep[many].max(-1)
         num_checked += few_BL.size
-        for batch, layer in np.argwhere((few_BL * few > many_BL * many) | (many_BL > few_BL)).tolist():
-            rows = f"{few_BL[batch, layer]} rows on a rank, EP {many} {many_BL[batch, layer]}"
-            faults.append(f"batch {batch}, layer slot {layer}: EP {few} has {rows}")
+        for batch, place in np.argwhere((few_BL * few > many_BL * many) | (many_BL > few_BL)).tolist():
+            rows = f"{few_BL[batch, place]} rows on a rank, EP {many} {many_BL[batch, place]}"
+            faults.append(f"batch {batch}, layer {layers[place]}: EP {few} has {rows}")
     return finding(f"nested_imbalance {batch_tokens}", "batches and layers", num_checked, faults)
 
 

@@ -59,7 +59,7 @@ def recount(files: RunFiles, tree: Tree, owners: Mapping[int, Integers]) -> Reco
             finding("rows_conserved", "segments and layers", tally.num_layers, tally.conservation_faults),
             finding("experts_distinct", "segments and layers", tally.num_layers, tally.distinct_faults),
             finding("counted_once", "segments", num_segments, tally.twice_faults, is_damage=True),
-            *_nested(tally.ranks, owners),
+            *_nested(tally.ranks, owners, layers_L),
             finding("content_hash", "hashes", 1, _content_faults(files, tree, tally.digests), is_damage=True),
         ),
         repeats=tally.repeats,
@@ -136,20 +136,20 @@ def _distinct_faults(counts_SLE: Integers, segment_S: Integers, tree: Tree, laye
         )
 
 
-def _nested(ranks: Mapping[int, Integers], owners: Mapping[int, Integers]) -> Iterator[Finding]:
+def _nested(ranks: Mapping[int, Integers], owners: Mapping[int, Integers], layers_L: Integers) -> Iterator[Finding]:
     """Where every rank of m lies in one rank of n, the rows of n's are the sums of m's, in every segment and layer."""
     sizes = sorted(ranks)
     for few, many in ((few, many) for few in sizes for many in sizes if few < many and many % few == 0):
         inside_LRr = np.stack([(owners[many] == rank) for rank in range(many)], axis=1)  # [L, R of many, E]
         outer_LR = np.where(inside_LRr, owners[few][:, None, :], -1).max(-1)
         faults = [
-            f"layer {layer}: a rank of EP {many} lies in several of EP {few}"
-            for layer in np.flatnonzero((inside_LRr & (owners[few][:, None, :] != outer_LR[:, :, None])).any((1, 2))).tolist()
+            f"layer {layers_L[place]}: a rank of EP {many} lies in several of EP {few}"
+            for place in np.flatnonzero((inside_LRr & (owners[few][:, None, :] != outer_LR[:, :, None])).any((1, 2))).tolist()
         ]
         folded = np.einsum("slr,lrq->slq", ranks[many], (outer_LR[:, :, None] == np.arange(few)).astype(np.int64))
         faults += [
-            f"segment {segment}, layer slot {layer}: the ranks of EP {many} don't sum to EP {few}'s"
-            for segment, layer in np.argwhere((folded != ranks[few]).any(-1)).tolist()
+            f"segment {segment}, layer {layers_L[place]}: the ranks of EP {many} don't sum to EP {few}'s"
+            for segment, place in np.argwhere((folded != ranks[few]).any(-1)).tolist()
         ]
         yield finding(f"nested_ep {few} in {many}", "segments and layers", folded.shape[0] * folded.shape[1], faults)
 
