@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +120,6 @@ def write_tiny_run(
     lengths = [sum(segment_tokens[segment] for segment in path) for path in paths]
     counts = {"tokens_logical": sum(lengths), "tokens_packed": sum(segment_tokens)}
     counts |= {"num_trajectories": len(paths), "num_segments": len(segment_tokens)}
-    manifest = tiny_manifest(
-        shape=shape, label=label, dtype=dtype, segment_tokens=cut_tokens, corpus_hash=sha(f"{paths} {segment_tokens}"), **counts
-    )
     tables = {
         "segments": {
             "segment_id": range(len(segment_tokens)),
@@ -146,6 +143,10 @@ def write_tiny_run(
             "segment_id": [segment for path in paths for segment in path],
         },
     }
+    corpus_hash = _corpus_hash(tables["trajectories"], cut_tokens)
+    manifest = tiny_manifest(
+        shape=shape, label=label, dtype=dtype, segment_tokens=cut_tokens, corpus_hash=corpus_hash, **counts
+    )
     with writing(folder):
         writer = RunWriter(folder, manifest)
         writer.update(planned_load_parts=planned_load_parts or len(load_parts))
@@ -161,6 +162,13 @@ def write_tiny_run(
                 state="finished", finished_at="2025-01-01T00:00:01Z", content_hash=content_hash_text or content_hash(run)
             )
     return open_run(folder)
+
+
+def _corpus_hash(trajectories: Mapping[str, Iterable[object]], segment_tokens: int) -> str:
+    """By the definition: the segment cut, then each trajectory's hash, unit, stratum, file and row."""
+    columns = [trajectories[name] for name in ("trajectory_hash", "unit", "stratum", "source_file", "source_row")]
+    rows = ("\0".join(map(str, row)) for row in zip(*columns, strict=True))
+    return sha("".join(f"{line}\n" for line in (f"segment_tokens={segment_tokens}", *rows)))
 
 
 def loads_table(loads: Loads) -> pa.Table:

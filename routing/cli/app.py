@@ -11,7 +11,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from routing.cli import allowing, asking, doctoring, estimating, fitted, importing, placing, refreshing, reporting, tables
+from routing.cli import (
+    allowing,
+    asking,
+    doctoring,
+    estimating,
+    fitted,
+    importing,
+    placing,
+    refreshing,
+    reporting,
+    tables,
+    verifying,
+)
 from routing.cli.common import (
     DEFAULT_BATCH_TOKENS,
     BatchTokens,
@@ -217,6 +229,8 @@ app.command()(allowing.allowance)
 app.command()(allowing.explain)
 app.command()(reporting.check)
 app.command()(refreshing.refresh)
+app.command()(verifying.verify)
+app.command()(verifying.repair)
 app.add_typer(placing.app)
 app.command()(estimating.estimate)
 app.command()(estimating.wave)

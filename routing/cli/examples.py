@@ -15,10 +15,12 @@ EXAMPLES = {
     "measure": "routing measure data/demo/policy data/demo/trajectories/shop.jsonl --out runs/demo-trained --plan",
     "placement suggest": "routing placement suggest runs/demo-trained --ep 8 --batch-tokens 2k --out runs/placement.json",
     "refresh": "routing refresh pipelines/retail.yaml --markdown -",
+    "repair": "routing repair runs/demo-trained --dry-run",
     "replay": "routing replay runs/wave.yaml --recorded runs/estimate.json",
     "report": "routing report runs/demo-trained --allowances runs/demo/allowances.yaml --out runs/demo/report.html",
     "show": "routing show runs/demo-trained --json",
     "sql": 'routing sql runs/demo-trained "SELECT ep, MAX(imbalance) FROM imbalance GROUP BY ep"',
+    "verify": "routing verify runs/demo-trained runs/demo-untrained",
     "wave": "routing wave --lengths runs/demo-trained --ep 2 --cp 2 --model qwen3.6-35b-a3b > runs/wave.yaml",
 }
 _AS_IT_STANDS = "\b\n"  # the help's own line breaks would cut a command

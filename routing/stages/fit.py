@@ -1,12 +1,13 @@
 """`routing fit`: finished runs in, a table of allowances with its evidence out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from routing.core.allowance import AllowanceTable, Generated
+from routing.core.allowance import AllowanceTable, Floor, Generated
 from routing.core.placement import CONTIGUOUS, Placement
 from routing.fit.counts import Counts
 from routing.fit.table import fit_runs, require_comparable
@@ -19,6 +20,7 @@ from routing.store.allowances import rewrite_table
 from routing.store.run import require_content
 
 VIEW = "packed"  # what training dispatches, and what is resampled
+FloorsFor = Callable[..., dict[int, tuple[Floor, ...]]]  # of shape and eps, both by name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +49,7 @@ def fit(
         batch_sizes=batch_sizes,
         order=order,
         by_layer=by_layer,
-        floor_logs=floor_logs,
+        floors_for=logged_floors(floor_logs, placement),
         placement=placement,
     )
     rewrite_table(out, table)
@@ -61,12 +63,12 @@ def fitted(
     batch_sizes: Sequence[int],
     order: str | int,
     by_layer: bool,
-    floor_logs: Sequence[Path],
+    floors_for: FloorsFor,
     placement: Placement,
 ) -> tuple[AllowanceTable, tuple[str, ...]]:
     """(the table, warnings) over the union of the runs' policies, never over summed counts.
 
-    `floor_logs` are logs of a guard, whose exceedances no allowance is left below.
+    `floors_for` gives what no allowance is left below by EP size, once model and EP sizes are known.
     """
     runs = open_distinct(folders)
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
@@ -79,7 +81,7 @@ def fitted(
             warnings += [*left_out, *as_lines(tables.cautions)]
     require_comparable(measured)
     shape, fitted_eps = measured[0].shape, sorted({worsts.ep for worsts in measured[0].observed})
-    floors = read_floors(floor_logs, shape=shape, placement=placement.name, eps=fitted_eps)
+    floors = floors_for(shape=shape, eps=fitted_eps)
     generated = Generated(tool_version=tool_version(), tool_commit=tool_commit()[0], generated_at=utc_now())
     model_name = runs[0].manifest.policy.name
     table, cautions = fit_runs(
@@ -92,6 +94,11 @@ def fitted(
         placement=placement.name,
     )
     return table, tuple(dict.fromkeys([*warnings, *as_lines(cautions)]))
+
+
+def logged_floors(logs: Sequence[Path], placement: Placement) -> FloorsFor:
+    """The floors of a guard's logs, whose exceedances no allowance is left below."""
+    return partial(read_floors, tuple(logs), placement=placement.name)
 
 
 def plain(table: AllowanceTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from routing.query.batches import CORPUS_ORDER, VIEWS, Order
 from routing.query.imbalance import tabulated
 from routing.query.runner import run_sql
 from routing.query.views import stored_tables
-from routing.stages.fit import fitted
+from routing.stages.fit import fitted, logged_floors
 from routing.stages.imbalance import as_lines, ep_sizes_of
 from routing.stages.kept import kept_imbalance_rows
 from routing.store import run as store
@@ -155,14 +155,15 @@ def fit(
     `floors` are logs of a guard. Counts of several runs are never summed.
     """
     named = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
+    placed = find_placement(placement)
     table, said = fitted(
         [one.stored.folder if isinstance(one, Run) else Path(one) for one in named],
         eps=None if ep is None else _several(ep, "ep"),
         batch_sizes=_several(batch_tokens, "batch_tokens"),
         order=order,
         by_layer=per_layer,
-        floor_logs=tuple(map(Path, floors)),
-        placement=find_placement(placement),
+        floors_for=logged_floors(tuple(map(Path, floors)), placed),
+        placement=placed,
     )
     if out is not None:
         rewrite_table(Path(out), table)

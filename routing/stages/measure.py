@@ -94,7 +94,7 @@ def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load:
             settled = settle(prepared, policy, ask(prepared, policy, found), writer, progress)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
             measure_parts(prepared, policy, settled, missing, _committing(writer), progress)
-            finish(writer)
+            finish(writer, progress)
         return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
 
@@ -128,10 +128,13 @@ def begin_run(out: Path, found: Manifest | None, prepared: Prepared) -> RunWrite
     return writer
 
 
-def finish(writer: RunWriter) -> None:
-    """Seals a run whose parts are all in the writer's manifest."""
-    finished = Run(folder=writer.folder, manifest=writer.manifest)
-    writer.update(content_hash=content_hash(finished), state="finished", finished_at=utc_now())
+def finish(writer: RunWriter, progress: Progress) -> None:
+    """Seals a run whose parts are all in the writer's manifest; tells where a repaired run came out other than it was."""
+    before, now = writer.manifest.content_hash, content_hash(Run(folder=writer.folder, manifest=writer.manifest))
+    if before not in (None, now):
+        told = f"the parts measured again hold other rows than the damaged ones did (content hash {before[:12]}, now {now[:12]})"
+        progress.note(f"{writer.folder}: {told}; fit again what rests on this run")
+    writer.update(content_hash=now, state="finished", finished_at=utc_now())
 
 
 def note_versions(out: Path, found: Manifest, prepared: Prepared, progress: Progress) -> None:

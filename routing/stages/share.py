@@ -110,6 +110,6 @@ def _seal(out: Path, prepared: Prepared, progress: Progress) -> Manifest:
             progress.note(f"{out}: {num_done} of {manifest.planned_load_parts} parts are in; the rest is for other workers")
             return gathered
         writer = RunWriter(out, open_run(out).manifest)  # every part verified
-        finish(writer)
+        finish(writer, progress)
         remove_records(out, writer.manifest)
         return writer.manifest

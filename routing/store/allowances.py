@@ -92,10 +92,16 @@ def table_text(table: AllowanceTable) -> str:
 def read_table(path: str | os.PathLike[str]) -> AllowanceTable:
     """The table in `path`, if it keeps every rule that needs no statistics.
 
-    InputError with the line for what is no table or contradicts itself; DamagedDataError for entries that are not those
-    which were written (unless the file names who answers for them) and for a newer schema; StorageError where reading fails.
+    InputError with the line for what is no table or contradicts itself; DamagedDataError for that in a file that a fit wrote,
+    for entries that are not those which were written (unless the file names who answers for them) and for a newer schema;
+    StorageError where reading fails.
     """
-    return parse_table(_text_of(Path(path)), where=str(path))
+    try:
+        return parse_table(_text_of(Path(path)), where=str(path))
+    except InputError as error:
+        if _was_written(Path(path)):
+            raise DamagedDataError(f"{error}; a fit wrote this file, and not so: fit again, or put a copy back") from error
+        raise
 
 
 def parse_table(text: str, *, where: str) -> AllowanceTable:
@@ -109,6 +115,13 @@ def parse_table(text: str, *, where: str) -> AllowanceTable:
     _require_rules(table, root, digits, where)
     _require_unedited(table, root, digits, where)
     return table
+
+
+def _was_written(path: Path) -> bool:
+    """Whether a fit wrote this file, and nobody answers for it: it has our first line or last key, or nothing is left of it."""
+    raw = path.read_bytes() if path.is_file() else b"-"
+    is_ours = not raw or raw.startswith(_WHAT.encode()) or b"\ncontent_hash: " in raw
+    return is_ours and len(raw) <= MAX_BYTES and b"\noverride:" not in raw
 
 
 def _text_of(path: Path) -> str:

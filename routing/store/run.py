@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
-from routing.store.files import TEMPORARY_MARK, remove_temporaries, sha256_of, write_bytes
+from routing.store.files import TEMPORARY_MARK, remove_temporaries, write_bytes
 from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
-from routing.store.manifest import Manifest, Part, decode, encode
+from routing.store.manifest import Manifest, decode, encode
 from routing.store.parquet import write_part
+from routing.store.part_check import next_step, require_decodable, require_part
 from routing.store.rollup import is_known_decoded
 from routing.store.schemas import SCHEMAS
 from routing.store.worker_parts import gather
@@ -31,6 +32,7 @@ from routing.store.worker_parts import gather
 MANIFEST_NAME = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _OWN_FILE = re.compile(rf"{re.escape(MANIFEST_NAME)}|({'|'.join(SCHEMAS)})-\d{{5}}\.parquet|loads-\d{{5}}\.json")
+_PART = re.compile(rf"({'|'.join(SCHEMAS)})-\d{{5}}\.parquet")
 _OF_ALL_WORKERS = re.compile(rf"{re.escape(MANIFEST_NAME)}|(segments|trajectories|paths)-\d{{5}}\.parquet")
 _HASHED = ("layer", "expert", "routed_rows")
 
@@ -79,13 +81,17 @@ def require_run_name(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the run in `folder`; InputError where there is no run."""
+    """The manifest of the run in `folder`; InputError where there is no run, DamagedDataError where only its manifest is gone."""
     path = folder / MANIFEST_NAME
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise DamagedDataError(f"{path}: no plain file; a run holds its own files")
         return decode(path.read_bytes(), where=str(path))
     except FileNotFoundError as error:
+        if folder.is_dir() and any(_PART.fullmatch(name) for name in os.listdir(folder)):
+            raise DamagedDataError(
+                f"{path}: gone, and the parts beside it don't say whose they are; put a copy back, or measure into another --out"
+            ) from error
         raise InputError(
             f"{folder}: no run here (no {MANIFEST_NAME}); measure one: routing measure POLICY CORPUS --out {folder}"
         ) from error
@@ -107,8 +113,9 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     if manifest.state != "finished":
         gathered = gather(folder, manifest)
         manifest, told = gathered.manifest, gathered.notices
+    require_part_names(folder, manifest)
     for part in manifest.parts:
-        _verify(folder, part)
+        require_part(folder, part)
     if manifest.state == "finished":
         _require_whole(folder, manifest)
     listed = {part.name for part in manifest.parts} | {MANIFEST_NAME}
@@ -121,27 +128,26 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
 
 def _require_whole(folder: Path, manifest: Manifest) -> None:
     """DamagedDataError where a finished run lacks a part or holds one that can't be decoded, whatever its hash."""
-    path = folder / MANIFEST_NAME
+    if (fault := _missing_table(manifest)) is not None:
+        raise DamagedDataError(f"{folder / MANIFEST_NAME}: {fault}; {next_step(folder)}")
+    if is_known_decoded(folder, manifest):
+        return
+    for part in manifest.parts:
+        require_decodable(folder, part)
+
+
+def is_whole(manifest: Manifest) -> bool:
+    """Whether a manifest that says finished names all the parts that its run has."""
+    return manifest.state != "finished" or _missing_table(manifest) is None
+
+
+def _missing_table(manifest: Manifest) -> str | None:
     names = [part.table for part in manifest.parts]
     for table in SCHEMAS:
         wanted = manifest.planned_load_parts if table == "loads" else 1
         if names.count(table) != wanted:
-            raise DamagedDataError(f"{path}: a finished run with {names.count(table)} parts of {table}, not {wanted}")
-    if is_known_decoded(folder, manifest):
-        return
-    for part in manifest.parts:
-        with _decoding(folder / part.name):
-            reader = pq.ParquetFile(os.path.abspath(folder / part.name))
-            for group in range(reader.num_row_groups):
-                reader.read_row_group(group)
-
-
-@contextlib.contextmanager
-def _decoding(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedDataError(f"{path}: can't be decoded, {' '.join(str(error).split())[:120]}") from error
+            return f"a finished run with {names.count(table)} parts of {table}, not {wanted}"
+    return None
 
 
 def require_content(run: Run) -> None:
@@ -162,25 +168,11 @@ def require_finished(run: Run) -> None:
         )
 
 
-def _verify(folder: Path, part: Part) -> None:
-    path = folder / part.name
-    if not _NAME.fullmatch(part.name) or part.table not in SCHEMAS:
-        raise DamagedDataError(f"{folder / MANIFEST_NAME}: {part.name!r:.80} is no part of a run")
-    if path.is_symlink() or not path.is_file():
-        raise DamagedDataError(f"{path}: in the manifest, and {'a symbolic link' if path.is_symlink() else 'not on disk'}")
-    try:
-        num_bytes = path.stat().st_size
-        if num_bytes != part.num_bytes:
-            raise DamagedDataError(f"{path}: {num_bytes} bytes, the manifest says {part.num_bytes}")
-        if sha256_of(path) != part.sha256:
-            raise DamagedDataError(f"{path}: altered, its sha256 is not the manifest's")
-        metadata = pq.ParquetFile(os.path.abspath(path))  # pyarrow takes ~ for the home folder
-    except pa.ArrowInvalid as error:
-        raise DamagedDataError(f"{path}: no Parquet file") from error
-    except OSError as error:
-        raise StorageError(f"{path}: not readable, {error.strerror or error}") from error
-    if not metadata.schema_arrow.equals(SCHEMAS[part.table]) or metadata.metadata.num_rows != part.num_rows:
-        raise DamagedDataError(f"{path}: other columns or rows than {part.table} should have")
+def require_part_names(folder: Path, manifest: Manifest) -> None:
+    """DamagedDataError where a part's name leads out of the run, or its table is none of a run."""
+    for part in manifest.parts:
+        if not _NAME.fullmatch(part.name) or part.table not in SCHEMAS:
+            raise DamagedDataError(f"{folder / MANIFEST_NAME}: {part.name!r:.80} is no part of a run")
 
 
 class RunWriter:

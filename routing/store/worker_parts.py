@@ -6,6 +6,7 @@ The record is written after its part, whole or not at all. A part that no record
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,8 +78,24 @@ def clear_unfinished(folder: Path, names: set[str]) -> int:
     return remove_temporaries(folder, of=own.__contains__)
 
 
-def gather(folder: Path, manifest: Manifest) -> Gathered:
-    """The manifest with every recorded part, loads in order; writes nothing.
+def record_faults(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """What is wrong with each damaged record, by its name: it can't be read, or contradicts the manifest."""
+    named = {part.name: part for part in manifest.parts}
+    faults = {}
+    for path in sorted(folder.glob(_PATTERN)):
+        try:
+            record = _read(path)
+        except DamagedDataError as error:
+            faults[path.name] = str(error).removeprefix(f"{path}: ")
+            continue
+        is_ours = record is not None and record.made_for == identity_hash(manifest)
+        if record is not None and is_ours and named.get(record.part.name, record.part) != record.part:
+            faults[path.name] = "records other bytes than the manifest"
+    return faults
+
+
+def gather(folder: Path, manifest: Manifest, *, but: Collection[str] = ()) -> Gathered:
+    """The manifest with every recorded part, loads in order; writes nothing. Records named in `but` are left out.
 
     DamagedDataError where a record and the manifest name the same part with different bytes.
     """
@@ -87,7 +104,7 @@ def gather(folder: Path, manifest: Manifest) -> Gathered:
     added: list[PartRecord] = []
     notices = []
     for path in sorted(folder.glob(_PATTERN)):
-        record = _read(path)
+        record = None if path.name in but else _read(path)
         if record is None:
             continue
         if record.made_for != made_for:

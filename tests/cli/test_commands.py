@@ -40,10 +40,12 @@ FLAGS = {
     ),
     "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",
+    "repair": "RUN --dry-run --json",
     "replay": "WAVE --allowances --json --model --recorded",
     "report": "RUNS --against --allowances --json --markdown --out --peaks --waves",
     "show": "RUNS --json",
     "sql": "RUNS_AND_QUERY --batch-tokens --ep --format --json --memory-gb --order --placement --time-s --view",
+    "verify": "PATHS --json --placement --runs",
     "wave": "--adapter-rank --cp --ep --lengths --model",
 }
 

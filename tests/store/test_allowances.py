@@ -109,14 +109,16 @@ def _line_of(text, part):
     return next(number for number, line in enumerate(text.splitlines(), start=1) if part in line)
 
 
-def _refused(tmp_path, text, error=InputError):
+def _refused(tmp_path, text, error=None):
+    """The refusal's line and words: damage in a file that a fit wrote, an input that can't be taken in any other."""
+    error = error or (DamagedDataError if not text or text.startswith("# How far above") else InputError)
     path = tmp_path / "allowances.yaml"
     path.write_text(text)
     with pytest.raises(error) as caught:
         read_table(path)
     message = str(caught.value)
     assert "\n" not in message
-    return message.removeprefix(f"{path}:")
+    return message.removeprefix(f"{path}:").removesuffix("; a fit wrote this file, and not so: fit again, or put a copy back")
 
 
 def _changed(old, new):

@@ -1,0 +1,68 @@
+"""`routing repair RUN`: what of a run is damaged out of its way, and how the run gets whole again."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routing.core.errors import DamagedDataError
+from routing.store.repair import Repair, find_damage, repair_run
+from routing.store.run import open_run, require_content, run_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairAnswer:
+    """`body` as `routing repair --json` gives it; `warnings` one line each."""
+
+    body: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def repair(folder: Path, *, dry_run: bool) -> RepairAnswer:
+    """Finds what is damaged and, unless `dry_run`, moves it aside and leaves the run to be gone on with.
+
+    DamagedDataError where that would not make the run whole: its manifest is damaged, or every part is as it was written and
+    the loads are still not those that were measured.
+    """
+    repaired = _of_manifest(folder, dry_run=dry_run)
+    if not repaired.damages and repaired.manifest.state == "finished":
+        _require_nothing_else(folder)
+    return RepairAnswer(
+        body={
+            "run": run_name(folder),
+            "dry_run": dry_run,
+            "damaged": [{"file": one.name, "fault": one.fault, "moved_to": one.moved_to} for one in repaired.damages],
+            "state": repaired.manifest.state,
+            "next_step": _next_step(folder, repaired, dry_run=dry_run),
+        },
+        warnings=repaired.notices,
+    )
+
+
+def _of_manifest(folder: Path, *, dry_run: bool) -> Repair:
+    try:
+        return find_damage(folder) if dry_run else repair_run(folder)
+    except DamagedDataError as error:
+        if "manifest.json" not in str(error):
+            raise
+        told = str(error).partition("; ")[0]
+        raise DamagedDataError(
+            f"{told}; only the manifest says which parts are whole: put a copy of it back, or measure into another --out"
+        ) from error
+
+
+def _require_nothing_else(folder: Path) -> None:
+    run = open_run(folder)
+    try:
+        require_content(run)
+    except DamagedDataError as error:
+        raise DamagedDataError(f"{error}; no part is damaged, so there is none to move aside") from error
+
+
+def _next_step(folder: Path, repaired: Repair, *, dry_run: bool) -> str:
+    if dry_run and repaired.damages:
+        return f"routing repair {folder}"
+    if repaired.manifest.state == "finished":
+        return "nothing: the run is whole"
+    verb = "measure" if repaired.manifest.recording is None else "import"
+    return f"the same routing {verb} again: {shlex.join(('routing', *repaired.manifest.command))}"

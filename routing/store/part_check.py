@@ -1,0 +1,55 @@
+"""Is a part of a run the file that was written: by its size, its hash, its columns and its pages."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from routing.core.errors import DamagedDataError, StorageError
+from routing.store.files import sha256_of
+from routing.store.manifest import Part
+from routing.store.schemas import SCHEMAS
+
+
+def require_part(folder: Path, part: Part) -> None:
+    """DamagedDataError where a part is missing, cut, altered, no Parquet file, or of other columns than its table's."""
+    fault = _fault(folder / part.name, part)
+    if fault is not None:
+        raise DamagedDataError(f"{folder / part.name}: {fault}; {next_step(folder)}")
+
+
+def _fault(path: Path, part: Part) -> str | None:
+    if path.is_symlink() or not path.is_file():
+        return f"in the manifest, and {'a symbolic link' if path.is_symlink() else 'not on disk'}"
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != part.num_bytes:
+            return f"{num_bytes} bytes, the manifest says {part.num_bytes}"
+        if sha256_of(path) != part.sha256:
+            return "altered, its sha256 is not the manifest's"
+        metadata = pq.ParquetFile(os.path.abspath(path))  # pyarrow takes ~ for the home folder
+    except pa.ArrowInvalid:
+        return "no Parquet file"
+    except OSError as error:
+        raise StorageError(f"{path}: not readable, {error.strerror or error}") from error
+    if not metadata.schema_arrow.equals(SCHEMAS[part.table]) or metadata.metadata.num_rows != part.num_rows:
+        return f"other columns or rows than {part.table} should have"
+    return None
+
+
+def next_step(folder: Path) -> str:
+    """What whoever reads of damage does about it."""
+    return f"routing repair {folder}"
+
+
+def require_decodable(folder: Path, part: Part) -> None:
+    """DamagedDataError where a part can't be decoded, whatever its hash."""
+    path = folder / part.name
+    try:
+        reader = pq.ParquetFile(os.path.abspath(path))
+        for group in range(reader.num_row_groups):
+            reader.read_row_group(group)
+    except (pa.ArrowException, OSError) as error:
+        what = f"can't be decoded, {' '.join(str(error).split())[:120]}"
+        raise DamagedDataError(f"{path}: {what}; {next_step(folder)}") from error
