@@ -14,6 +14,8 @@ NUM_COLOURS = 8
 MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 GLYPHS = ("\u25cf", "\u25a0", "\u25b2", "\u25c6", "\u271a", "\u25bc")
 _FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+# What XML 1.0 cannot hold (section 2.2, Char). vl-convert ends the process on one, where a name may bring it.
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _EVEN = 1.0  # where every axis of imbalances begins: none is below the even share
 
 
@@ -116,5 +118,15 @@ def svg(chart: Any, *, width: int = 250, height: int = 190) -> str:
         )
     )
     version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    drawing: str = vl_convert.vegalite_to_svg(drawn.to_dict(validate=False), vl_version=version, allowed_base_urls=[])
+    spec = _writable(drawn.to_dict(validate=False))
+    drawing: str = vl_convert.vegalite_to_svg(spec, vl_version=version, allowed_base_urls=[])
     return drawing
+
+
+def _writable(value: Any) -> Any:
+    """`value` with every character that no drawing can hold as its escape, `\\x1b`."""
+    if isinstance(value, dict):
+        return {key: _writable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    return _NO_XML.sub(lambda one: one[0].encode("unicode_escape").decode(), value) if isinstance(value, str) else value

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from routing.cli.common import Allowances, Json, print_answer, warn
+from routing.cli.plain import say
 from routing.cli.tables import print_table
 from routing.core.units import format_gb, format_size, parse_size
 
@@ -45,25 +46,25 @@ def explain(
 
 def _show_allowance(body: dict[str, Any]) -> None:
     entry = body["entry"]
-    typer.echo(f"allowance {body['allowance']:g}: {body['model']}, EP {body['ep']}, {body['placement']} placement")
+    say(f"allowance {body['allowance']:g}: {body['model']}, EP {body['ep']}, {body['placement']} placement")
     where = f"batches from {format_size(entry['batch_tokens'])} tokens, layer {entry['layer']}"
-    typer.echo(f"entry: {where}; {entry['status']}, {entry['binds']} binds; only {body['proven_ceiling']:g} is proven")
+    say(f"entry: {where}; {entry['status']}, {entry['binds']} binds; only {body['proven_ceiling']:g} is proven")
     capacity = body.get("capacity")
     if capacity is not None:
-        typer.echo(f"{capacity['stack']}: {capacity['option']} = {capacity['factor']:g}")
-        typer.echo(f"  {capacity['setting']}")
+        say(f"{capacity['stack']}: {capacity['option']} = {capacity['factor']:g}")
+        say(f"  {capacity['setting']}")
         for note in capacity["notes"]:
-            typer.echo(f"- {note}")
+            say(f"- {note}")
 
 
 def _show_explained(body: dict[str, Any]) -> None:
     entry = body["entry"]
     where = f"EP {entry['ep']}, batches from {format_size(entry['batch_tokens'])} tokens, layer {entry['layer']}"
-    typer.echo(f"{body['wave']}: priced at {entry['allowance']:g} ({where}; {entry['status']})")
+    say(f"{body['wave']}: priced at {entry['allowance']:g} ({where}; {entry['status']})")
     seen = "nothing of it was counted" if entry["observed_max"] is None else f"the largest seen is {entry['observed_max']:g}"
-    typer.echo(f"{entry['binds']} binds; {seen}")
+    say(f"{entry['binds']} binds; {seen}")
     for floor in entry["floors"]:
-        typer.echo(f"- floor {floor['value']:g}: {floor['source']}")
+        say(f"- floor {floor['value']:g}: {floor['source']}")
     required = body["required_bytes"]
     table = Table(title=f"tokens in {required:,} bytes ({format_gb(required)}), even over the ranks, one packed group")
     for name in ("allowance", "tokens", "more", "by evidence alone"):
@@ -75,8 +76,8 @@ def _show_explained(body: dict[str, Any]) -> None:
     least = body["least_by_evidence"]
     more = next((row["more"] for row in reversed(body["admits"]) if row["is_open_to_evidence"]), 0)
     if least < entry["allowance"]:
-        typer.echo(f"more batches can lower it to {least:g} at most, {more:,} tokens more; whether they would, nobody knows")
+        say(f"more batches can lower it to {least:g} at most, {more:,} tokens more; whether they would, nobody knows")
     else:
-        typer.echo("more batches can't lower it: what was seen, or a floor, rounds up to it")
+        say("more batches can't lower it: what was seen, or a floor, rounds up to it")
     for sentence in body["coverage"]:
-        typer.echo(f"- {sentence}")
+        say(f"- {sentence}")

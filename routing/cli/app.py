@@ -42,6 +42,7 @@ from routing.cli.common import (
     warn,
 )
 from routing.cli.examples import add_examples
+from routing.cli.plain import command_given, say
 from routing.cli.progress import StderrProgress
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
@@ -114,7 +115,7 @@ def measure(
         device=device,
         dtype=dtype,
         on_bad_line=on_bad_line,
-        command=tuple(sys.argv[1:]),
+        command=command_given(),
         worker=worker,
         adapter=adapter,
         base_out=base_out,
@@ -202,7 +203,7 @@ def fit(
     )
     warn(answer.warnings)
     print_answer(answer.table, as_json, fitted.show_fit)
-    typer.echo(f"{out}: written", err=True)
+    say(f"{out}: written", err=True)
 
 
 @app.command()
@@ -240,7 +241,7 @@ add_examples(app)
 
 
 def _leave(message: str, exit_code: int) -> NoReturn:
-    typer.echo("routing: " + " ".join(message.split()), err=True)
+    say("routing: " + " ".join(message.split()), err=True)
     sys.exit(exit_code)
 
 

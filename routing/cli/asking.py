@@ -30,6 +30,7 @@ from routing.cli.common import (
     require_view,
     warn,
 )
+from routing.cli.plain import plain, say
 from routing.cli.tables import print_table
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
@@ -151,20 +152,20 @@ def _prompt(session: "Session", shape: str) -> None:
 
     from routing.query.views import VIEWS
 
-    typer.echo(WELCOME.format(views=", ".join(VIEWS)), err=True)
+    say(WELCOME.format(views=", ".join(VIEWS)), err=True)
     text = ""
     while True:
         try:
             text += input("     " if text else "sql> ") + "\n"
         except EOFError:
-            typer.echo("", err=True)
+            say("", err=True)
             return
         if text.rstrip().endswith(";") or not text.strip():
             try:
                 if text.strip():
                     _answer(session, text, shape)
             except RoutingError as error:
-                typer.echo(f"routing: {error}", err=True)
+                say(f"routing: {error}", err=True)
             text = ""
 
 
@@ -177,7 +178,9 @@ def _print(rows: "pa.Table", shape: str) -> None:
     elif shape == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows([row[name] for name in names] for row in _rows(rows))
+        is_seen = sys.stdout.isatty()  # a pipe gets the values as they are
+        for row in _rows(rows):
+            writer.writerow([plain(cell) if is_seen and isinstance(cell, str) else cell for cell in map(row.get, names)])
     elif shape == "json":
         sys.stdout.write(json.dumps({"columns": names, "rows": list(_rows(rows))}, allow_nan=False, default=str) + "\n")
     else:
@@ -186,7 +189,7 @@ def _print(rows: "pa.Table", shape: str) -> None:
             view.add_row(*("-" if row[name] is None else str(row[name]) for name in names))
         print_table(view)
         if rows.num_rows > NUM_SHOWN:
-            typer.echo(f"the first {NUM_SHOWN} of {rows.num_rows:,} rows; all of them: --format csv", err=True)
+            say(f"the first {NUM_SHOWN} of {rows.num_rows:,} rows; all of them: --format csv", err=True)
 
 
 def _rows(rows: "pa.Table") -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from routing.cli.plain import say
 from routing.core.errors import InputError
 from routing.core.units import parse_size_list
 
@@ -29,7 +30,7 @@ DEFAULT_BATCH_TOKENS = "200k,20k,2k"
 def print_answer(body: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], object]) -> None:
     """`body` on stdout, flushed: as one JSON object, or by `show` for a person."""
     if as_json:
-        typer.echo(json.dumps(body, allow_nan=False, default=str))
+        say(json.dumps(body, allow_nan=False, default=str))
     else:
         show(body)
     sys.stdout.flush()
@@ -38,7 +39,7 @@ def print_answer(body: dict[str, Any], as_json: bool, show: Callable[[dict[str, 
 def warn(warnings: Iterable[str]) -> None:
     """One line each on stderr."""
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def quiet_transformers() -> None:

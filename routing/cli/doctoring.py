@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from routing.cli.common import Json, print_answer, quiet_transformers
+from routing.cli.plain import say
 from routing.cli.tables import show_facts
 from routing.core.errors import CheckFailedError
 from routing.core.units import format_gb
@@ -39,6 +38,6 @@ def _show(body: dict[str, Any]) -> None:
         }
     )
     for finding in body["findings"]:
-        typer.echo(f"{finding['kind']}: {finding['what']} -> {finding['remedy']}")
+        say(f"{finding['kind']}: {finding['what']} -> {finding['remedy']}")
     if not body["findings"]:
-        typer.echo("nothing is missing, nothing would be slow or refused")
+        say("nothing is missing, nothing would be slow or refused")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from routing.cli.common import Allowances, Json, Placed, print_answer, warn
+from routing.cli.plain import say
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.placement import PLACEMENT
 from routing.core.units import BYTES_PER_GB
@@ -72,7 +73,7 @@ def estimate(
     )
     if as_json:
         warn(priced.warnings)  # the table says them itself
-    print_answer(priced.body, as_json, lambda _body: typer.echo(priced.text))
+    print_answer(priced.body, as_json, lambda _body: say(priced.text))
     if priced.exceeds is not None:
         raise CheckFailedError(priced.exceeds)
 
@@ -89,7 +90,7 @@ def wave(
     """Lay sequences out over the ranks by even share, as a wave file on stdout."""
     from routing.stages.estimate import lay_out
 
-    typer.echo(lay_out(lengths, ep=ep, cp=cp, model=model, adapter_rank=adapter_rank), nl=False)
+    say(lay_out(lengths, ep=ep, cp=cp, model=model, adapter_rank=adapter_rank), nl=False)
 
 
 def replay(
@@ -104,7 +105,7 @@ def replay(
 
     same = replay_stage(wave, recorded=recorded, allowances=allowances, model=model)
     text = f"{same['replayed']}: the same {same['total_bytes']:,} bytes in {same['terms']} terms"
-    print_answer(same, as_json, lambda _body: typer.echo(text))
+    print_answer(same, as_json, lambda _body: say(text))
 
 
 def _gb(text: str) -> int:

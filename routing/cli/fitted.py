@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from routing.cli.plain import say
 from routing.cli.tables import print_table
 from routing.core.units import format_size
 
@@ -34,7 +35,7 @@ def show_fit(table: dict[str, Any]) -> None:
         rests.add_row(*_rests(entry, numbers))
     print_table(rests)
     for line in (*(f"{number}: {name}" for name, number in numbers.items()), *dict.fromkeys(_sentences(of_all))):
-        print(textwrap.fill(line, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
+        say(textwrap.fill(line, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _view(title: str, names: Sequence[str]) -> Table:

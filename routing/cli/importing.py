@@ -1,6 +1,5 @@
 """The verbs that take what another engine recorded: `import routes`, `import counts`."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import typer
 
 from routing.cli.common import Json, print_answer, quiet_transformers
+from routing.cli.plain import command_given, say
 from routing.cli.tables import show_facts
 from routing.core.errors import InputError
 from routing.core.units import parse_size
@@ -67,7 +67,7 @@ def routes(
             drop_shared_expert=drop_shared_expert,
         ),
         skip_bad=skip_bad,
-        command=tuple(sys.argv[1:]),
+        command=command_given(),
     )
     print_answer(asdict(import_routes(request, _note)), as_json, show_facts)
 
@@ -106,13 +106,13 @@ def counts(
         model=model,
         label=label,
         engine=engine,
-        command=tuple(sys.argv[1:]),
+        command=command_given(),
     )
     print_answer(asdict(import_counts(request, _note)), as_json, show_facts)
 
 
 def _note(text: str) -> None:
-    typer.echo(text, err=True)
+    say(text, err=True)
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from routing.cli.common import Json, print_answer, warn
+from routing.cli.plain import say
 from routing.cli.tables import print_table
 from routing.core.errors import CheckFailedError
 from routing.core.units import format_size, parse_size
@@ -36,7 +37,7 @@ def suggest(
     if answer.failure is not None:
         raise CheckFailedError(answer.failure)
     if out is not None:
-        typer.echo(f"{out}: written", err=True)
+        say(f"{out}: written", err=True)
 
 
 def _show(body: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ def _show(body: dict[str, Any]) -> None:
     print_table(table)
     before, after = body["contiguous"], body["suggested"]
     own = f"{before['own_worst']:.4f} contiguous, {after['own_worst']:.4f} suggested"
-    typer.echo(f"the run's own batches, which it is packed from: {own}")
+    say(f"the run's own batches, which it is packed from: {own}")
     word = "saves" if body["saves"] >= 0 else "costs"
     allowed = f"{before['allowance']:g} contiguous, {after['allowance']:g} suggested"
-    typer.echo(f"allowance by {before['method']} over all of these: {allowed}; {word} {abs(body['saves']):g}")
+    say(f"allowance by {before['method']} over all of these: {allowed}; {word} {abs(body['saves']):g}")

@@ -3,8 +3,9 @@
 import time
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from routing.cli.plain import PlainConsole, plain
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -15,7 +16,7 @@ class StderrProgress:
     def __init__(self, *, is_alone: bool = True) -> None:
         """Several processes that share one terminal get lines too: their bars would overwrite each other."""
         self._is_alone = is_alone
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = PlainConsole(stderr=True, soft_wrap=True)
         self._what, self._done, self._began, self._spoke = "", 0, 0.0, 0.0
         self._total: int | None = None
         self._bar: Progress | None = None
@@ -24,7 +25,7 @@ class StderrProgress:
     def __enter__(self) -> Self:
         if self._console.is_terminal and self._is_alone:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TextColumn("{task.fields[done]}"),
                 TextColumn("{task.fields[speed]}"),
@@ -40,7 +41,7 @@ class StderrProgress:
 
     def note(self, text: str) -> None:
         """One line for the user, beside whatever bar is shown."""
-        self._console.print(text, markup=False)
+        self._console.print(text)
 
     def begin(self, what: str, total_tokens: int | None) -> None:
         """A new activity of `total_tokens`, None where nobody knows."""
@@ -49,7 +50,7 @@ class StderrProgress:
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=total_tokens, done="", speed="")
+            self._task = self._bar.add_task(plain(what), total=total_tokens, done="", speed="")
 
     def advance(self, tokens: int) -> None:
         """`tokens` more are done."""

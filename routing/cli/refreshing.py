@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from routing.cli.common import Json, print_answer, quiet_transformers, warn
+from routing.cli.plain import command_given, say
 from routing.cli.progress import StderrProgress
 from routing.cli.reporting import show_check
 from routing.cli.tables import print_table
@@ -34,15 +35,15 @@ def refresh(
         raise InputError("--markdown: - and --json both print on stdout; name a file")
     path = None if markdown in (None, "-") else Path(str(markdown))
     with StderrProgress() as progress:
-        refreshed = refresh_stage(plan, progress, write=write, markdown_path=path, command=tuple(sys.argv[1:]))
+        refreshed = refresh_stage(plan, progress, write=write, markdown_path=path, command=command_given())
     warn(refreshed.warnings)
     if markdown == "-":
-        typer.echo(refreshed.markdown, nl=False)
+        say(refreshed.markdown, nl=False)
         sys.stdout.flush()
     else:
         print_answer(refreshed.answer, as_json, _show_refresh)
     table = refreshed.answer["table"]
-    typer.echo(f"{table}: {'written' if refreshed.answer['is_written'] else 'not written'}", err=True)
+    say(f"{table}: {'written' if refreshed.answer['is_written'] else 'not written'}", err=True)
     if refreshed.failure is not None:
         raise CheckFailedError(refreshed.failure)
     if refreshed.nothing_said is not None:
@@ -51,7 +52,7 @@ def refresh(
 
 def _show_refresh(refreshed: dict[str, Any]) -> None:
     for step in refreshed["steps"]:
-        typer.echo(f"{step['step']} {step['of']}: {step['did']}")
+        say(f"{step['step']} {step['of']}: {step['did']}")
     if refreshed["check"] is not None:
         show_check(refreshed["check"])
     shown = [row for row in refreshed["difference"] if row["layer"] == "all" or row["change"] != "same" or row["lost_support"]]
@@ -63,7 +64,7 @@ def _show_refresh(refreshed: dict[str, Any]) -> None:
         view.add_row(*(_cell(name, row) for name in _COLUMNS))
     print_table(view)
     if left_out := len(refreshed["difference"]) - len(shown):
-        typer.echo(f"{left_out} entries of single layers are as committed, on no less evidence")
+        say(f"{left_out} entries of single layers are as committed, on no less evidence")
 
 
 def _cell(name: str, row: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The verbs that hold a table against runs: `report` and `check`."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 from rich.table import Table
 
 from routing.cli.common import Json, Runs, print_answer, warn
+from routing.cli.plain import command_given, say
 from routing.cli.tables import print_table
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.units import format_size
@@ -51,18 +51,18 @@ def report(
         against=against,
         peaks=None if peaks is None or waves is None else PeakFiles(peaks=peaks, waves=waves),
         markdown=markdown,
-        command=tuple(sys.argv[1:]),
+        command=command_given(),
     )
     written = report_stage(request)
     warn(written.warnings)
     print_answer(written.body, as_json, lambda _body: _show_verdict(written.headline, written.sentences))
-    typer.echo(f"{out}: written", err=True)
+    say(f"{out}: written", err=True)
 
 
 def _show_verdict(headline: str, sentences: Sequence[str]) -> None:
-    typer.echo(headline)
+    say(headline)
     for sentence in sentences:
-        typer.echo(f"- {sentence}")
+        say(f"- {sentence}")
 
 
 def check(
@@ -99,7 +99,7 @@ def show_check(checked: dict[str, Any]) -> None:
             checked["proposals"],
         )
     for sentence in checked["not_compared"]:
-        typer.echo(sentence)
+        say(sentence)
 
 
 def _print(title: str, names: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:

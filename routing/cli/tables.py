@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from routing.cli.plain import PlainConsole
 from routing.core.units import format_size
 
 
@@ -57,5 +57,5 @@ def _cell(value: Any) -> str:
 
 def print_table(table: Table) -> None:
     """The table at its own width: a number cut to fit a terminal would be a wrong number."""
-    wide = Console(width=10_000, highlight=False, markup=False)
-    Console(width=max(80, wide.measure(table).maximum), highlight=False, markup=False).print(table, crop=False)
+    wide = PlainConsole(width=10_000)
+    PlainConsole(width=max(80, wide.measure(table).maximum)).print(table, crop=False)

@@ -19,6 +19,8 @@ from routing.store.schemas import SCHEMAS
 
 TokenIds = npt.NDArray[np.int32]
 
+_TOKENS_COMPARED = 256  # at a time, where sequences are put in order
+
 
 def build_tree(sequences: Sequence[TokenIds], *, segment_tokens: int) -> PrefixTree:
     """The tree of `sequences` (distinct, none empty), the same for the same sequences and cut whatever they are called."""
@@ -50,7 +52,7 @@ def common_prefix(left: TokenIds, right: TokenIds) -> int:
 
 def _cut_positions(sequences: Sequence[TokenIds], segment_tokens: int) -> list[list[int]]:
     """Per sequence, where its segments end: every parting and end on its way, and between them each `segment_tokens`."""
-    ranked = sorted(range(len(sequences)), key=lambda place: sequences[place].astype(">u4").tobytes())
+    ranked = _ranked(sequences)
     partings: list[set[int]] = [{len(sequence)} for sequence in sequences]
     # In sorted order a sequence parts from an earlier one at the smallest shared prefix between the two; `live` holds
     # those minima, rising, for all earlier sequences at once. Both sides of each parting are cut.
@@ -63,6 +65,24 @@ def _cut_positions(sequences: Sequence[TokenIds], segment_tokens: int) -> list[l
                 live.append(shared)
             partings[current].update(live)
     return [_subdivide(sorted(places), segment_tokens) for places in partings]
+
+
+def _ranked(sequences: Sequence[TokenIds]) -> list[int]:
+    """Places in the order of their tokens, one that ends first; compared a stretch at a time, or all tokens were there twice."""
+    ranked: list[int] = []
+    waiting = [(0, list(range(len(sequences))))]
+    while waiting:
+        start, alike = waiting.pop()
+        if len(alike) == 1:
+            ranked += alike
+            continue
+        groups: dict[bytes, list[int]] = {}
+        for place in alike:
+            stretch = sequences[place][start : start + _TOKENS_COMPARED].astype(">u4").tobytes()
+            groups.setdefault(stretch, []).append(place)
+        ranked += groups.pop(b"", [])
+        waiting += [(start + _TOKENS_COMPARED, groups[stretch]) for stretch in sorted(groups, reverse=True)]
+    return ranked
 
 
 def _subdivide(places: list[int], segment_tokens: int) -> list[int]:

@@ -18,6 +18,7 @@ from routing.core.shapes import ModelShape
 from routing.measure.adapter import apply_adapter, require_adapter
 from routing.measure.attention import use_flash_attention
 from routing.measure.capture import ExpertsModule, find_experts
+from routing.measure.foreign_code import refuse_foreign_code
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.measure.prefixes import cache_keyword
 from routing.store.files import sha256_of
@@ -236,8 +237,7 @@ def _read_config(file: Path) -> Any:
     from transformers import AutoConfig
 
     with told_as(f"{file}: not a configuration we can load"):
-        if "auto_map" in json.loads(file.read_text()):
-            raise ValueError("it asks for code of its own (auto_map)")
+        refuse_foreign_code(json.loads(file.read_text()))
         return AutoConfig.from_pretrained(str(file), trust_remote_code=False)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,8 @@ def held_to_model(row: RecordedRow, model: ModelShape, asked: AskedRepairs, repa
     routes = _top_k(routes, model, asked, repairs)
     recorded = _placed(row, routes, asked, repairs)
     require_routes(recorded.routes, first=recorded.first, num_experts=model.num_experts, layers=layers)
-    return recorded
+    # All sequences of an import are held at once; ids from JSON come as int64, where a byte or two would do.
+    return replace(recorded, routes=recorded.routes.astype(np.min_scalar_type(model.num_experts - 1)))
 
 
 def _moe_layers(routes: Routes, model: ModelShape, layers: tuple[int, ...], repairs: Counter[str]) -> Routes:

@@ -66,5 +66,6 @@ def counts(out: Path, manifest: Manifest) -> dict[str, Any]:
 
 def require_plain(flag: str, label: str) -> None:
     """Labels stand in tables, YAML and pages: InputError for what none of them can show."""
-    if not label.strip() or not label.isprintable() or len(label) > 100:
-        raise InputError(f"{flag}: {label[:40]!a} is no label; printable text, at most 100 characters")
+    is_address = "://" in label and "@" in label  # which may hold a password
+    if not label.strip() or not label.isprintable() or len(label) > 100 or is_address:
+        raise InputError(f"{flag}: {label[:40]!a} is no label; printable text, at most 100 characters, no user@ of an address")

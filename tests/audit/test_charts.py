@@ -63,3 +63,16 @@ def test_an_axis_names_the_sizes_as_the_tables_do():
     drawn = list(_drawings("base"))[1]
     assert ">2k<" in drawn
     assert ">200k<" in drawn
+
+
+@pytest.mark.fault(
+    "a control character in a label that is drawn",
+    how="six charts whose names hold an escape, NUL and U+FFFE",
+    tries=6,
+    outcome="drawn as its escape; vl-convert would end the process",
+)
+def test_a_character_that_no_drawing_can_hold_is_drawn_as_its_escape():
+    drawings = list(_drawings("a\x1b\x00\ufffe"))
+    for drawn in drawings:
+        ElementTree.fromstring(drawn)
+    assert any(r"a\x1b\x00\ufffe" in drawn for drawn in drawings)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.core.errors import InputError
+from routing.corpus import tree as cutting
 from routing.corpus.tree import build_tree
 
 CORPORA = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9).map(tuple), min_size=1, max_size=8, unique=True)
@@ -109,3 +110,13 @@ def test_a_trajectory_that_ends_inside_another_cuts_it_there():
 def test_a_segment_size_below_one_is_refused():
     with pytest.raises(InputError, match="segment-tokens"):
         _tree([(1,)], 0)
+
+
+@pytest.mark.parametrize("stretch", [1, 2, 3])
+@given(sequences=CORPORA)
+@settings(max_examples=50, deadline=None)
+def test_sequences_are_ranked_as_their_tokens_are_whatever_is_compared_at_a_time(stretch, sequences):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "_TOKENS_COMPARED", stretch)
+        ranked = cutting._ranked([np.array(tokens, dtype=np.int32) for tokens in sequences])
+    assert [sequences[place] for place in ranked] == sorted(sequences)

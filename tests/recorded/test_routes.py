@@ -3,6 +3,7 @@
 import base64
 import io
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,3 +232,11 @@ def test_the_keys_of_training_and_serving_stacks_are_known(row):
     recorded = held_to_model(raw, MODEL, AskedRepairs(**NO_REPAIRS), Counter())
     assert recorded.token_ids.tolist() == [10, 11, 12]
     assert np.array_equal(recorded.routes, ROUTES)
+
+
+@pytest.mark.parametrize(("num_experts", "itemsize"), [(8, 1), (256, 1), (257, 2), (2**16 + 1, 4)])
+def test_ids_are_held_in_as_few_bytes_as_the_experts_need(num_experts, itemsize):
+    highest = num_experts - 1
+    recorded, _ = held(changed((0, 0, 0), highest), model=replace(MODEL, num_experts=num_experts))
+    assert recorded.routes.dtype.itemsize == itemsize
+    assert recorded.routes.max() == highest
