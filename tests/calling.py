@@ -2,19 +2,15 @@
 
 import sys
 from collections.abc import Sequence
+from unittest.mock import patch
+
+import pytest
 
 from routing.cli import main
 
 
 def call_routing(arguments: Sequence[str]) -> int:
     """Runs it with `arguments`, on the standard streams as they are; its exit code."""
-    kept = sys.argv
-    sys.argv = ["routing", *arguments]
-    try:
+    with patch.object(sys, "argv", ["routing", *arguments]), pytest.raises(SystemExit) as left:
         main()
-    except SystemExit as left:
-        assert isinstance(left.code, int)
-        return left.code
-    finally:
-        sys.argv = kept
-    return 0
+    return left.value.code

@@ -81,7 +81,8 @@ def blocks_of(page: str, text: str) -> tuple[Block, ...]:
             is_measured=how == ["measured"],
             not_run=None if reason is None else reason[1],
         )
-        assert name in KINDS and how in ([], ["measured"]), f"{block.place}: a block of {found[1]!r}; there are {KINDS}"
+        is_known = name in KINDS and how in ([], ["measured"])
+        assert is_known, f"{block.place}: a block of {found[1]!r}; there are {KINDS}"
         shows = blocks and blocks[-1].kind in ("sh", "python") and (blocks[-1].not_run is None) == (block.not_run is None)
         assert name != "text" or shows, f"{block.place}: text that no sh or python block before it prints; indent a formula"
         blocks.append(block)
@@ -146,7 +147,7 @@ def _pattern_of(line: str, numbers: list[str] | None) -> str:
 def _run_console(block: Block, folder: Path, change: Change) -> str:
     """Command by command, since each is followed by what it prints."""
     opening, *rest = re.split(r"^\$ (.*)\n", block.code, flags=re.MULTILINE)
-    assert not opening and rest, f"{block.place}: a console block begins with a command behind `$ `"
+    assert not opening, f"{block.place}: a console block begins with a command behind `$ `"
     printed = []
     for command, shown in zip(rest[::2], rest[1::2], strict=True):
         printed.append(_run_command(block, change(command), folder))
