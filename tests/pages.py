@@ -120,8 +120,12 @@ def assert_shown(block: Block, shown: str, printed: str) -> None:
     found = re.fullmatch(pattern, "".join(_lines(printed)))
     assert found, f"{block.place}: the page shows\n{shown}\nprinted was\n{printed}"
     for expected, actual in zip(numbers, found.groups(), strict=True):
-        one, other = (float(number.replace(",", "")) for number in (expected, actual))
-        assert abs(one - other) <= _MOST_OFF * abs(one), f"{block.place}: the page shows {expected}, printed was {actual}"
+        is_near = abs(_value(expected) - _value(actual)) <= _MOST_OFF * _value(expected)
+        assert is_near, f"{block.place}: the page shows {expected}, printed was {actual}"
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 def _lines(text: str) -> list[str]:
@@ -140,8 +144,12 @@ def _pattern_of(line: str, numbers: list[str] | None) -> str:
         return _pattern_of(before, numbers) + ".*" + _pattern_of(after, numbers)
     if numbers is None:
         return re.escape(line)
-    numbers += re.findall(_NUMBER, line)
-    return f"({_NUMBER})".join(re.escape(part) for part in re.split(_NUMBER, line))
+    pattern = ""
+    for place, part in enumerate(re.split(f"({_NUMBER})", line)):
+        is_number = place % 2 == 1 and ("." in part or _value(part) * _MOST_OFF >= 1)  # a smaller whole one can't be off
+        numbers += [part] * is_number
+        pattern += f"({_NUMBER})" if is_number else re.escape(part)
+    return pattern
 
 
 def _run_console(block: Block, folder: Path, change: Change) -> str:
