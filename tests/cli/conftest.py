@@ -1,23 +1,16 @@
 """The command line, run in the test's own process."""
 
-import sys
-
 import pytest
 
-from routing.cli import main
+from tests.calling import call_routing
 
 
 @pytest.fixture
-def invoke(monkeypatch, capsys):
+def invoke(capsys):
     """Runs the command line in this process: (exit code, stdout, stderr)."""
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["routing", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as left:
-            code = left.code
+        code = call_routing([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return code, out, err
 
