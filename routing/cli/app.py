@@ -76,6 +76,9 @@ def measure(
     base_out: Annotated[
         Path | None, typer.Option("--base-out", help="With --adapter: measure the base policy too, into this run directory.")
     ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Of a hub id: a branch, a tag or a commit; a run keeps its commit.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say tokens, segments, disk and expected time; measure nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -101,6 +104,7 @@ def measure(
         worker=worker,
         adapter=adapter,
         base_out=base_out,
+        revision=revision,
     )
     with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:

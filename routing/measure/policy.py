@@ -5,7 +5,6 @@ Safetensors only and no remote code: a checkpoint that needs either is refused.
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from routing.core.shapes import ModelShape
 from routing.measure.adapter import apply_adapter, require_adapter
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
+from routing.measure.hub import fetch, pin
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -186,17 +186,8 @@ def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
 
 
 def _local_folder(policy: str) -> tuple[Path, str | None]:
-    if os.path.isdir(policy):
-        return Path(policy), None
-    if policy.count("/") != 1 or policy.startswith((".", "/", "~")) or os.path.exists(policy):
-        raise InputError(f"{policy}: no folder, and no hub id (org/name or org/name@revision)")
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = policy.partition("@")
-    wanted = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
-    with told_as(f"{policy}: not fetched from the hub"):
-        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
-    return folder, folder.name
+    found = pin(policy)
+    return (Path(policy), None) if found is None else (fetch(found), found.commit)
 
 
 def _architecture(config: Any) -> str:

@@ -19,6 +19,7 @@ from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
 from routing.measure.device import resolve_device, resolve_dtype, settle_threads
 from routing.measure.forward import TOKENS_PER_BATCH
+from routing.measure.hub import pin
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
 from routing.stages.corpus_record import corpus_record, require_plain
@@ -57,6 +58,7 @@ class MeasureRequest:
     worker: Worker = ALONE
     adapter: Path | None = None
     base_out: Path | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +79,7 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     _require_two_runs(request)
     device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
-    files = resolve_policy(request.policy, tokenizer=request.tokenizer)
+    files = resolve_policy(_settled_policy(request, progress), tokenizer=request.tokenizer)
     files = files if request.adapter is None else adapted(files, request.adapter)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device, num_workers=request.worker.count)
@@ -128,6 +130,22 @@ def _require_two_runs(request: MeasureRequest) -> None:
         raise InputError(f"--base-out: {request.base_out}: a run of the base without its adapter; name one with --adapter DIR")
     if os.path.realpath(request.base_out) == os.path.realpath(request.out):
         raise InputError(f"--base-out: {request.base_out} is --out too; base and adapted policy are two runs")
+
+
+def _settled_policy(request: MeasureRequest, progress: Progress) -> str:
+    """The policy, a hub id with its commit in place of a branch; InputError, before a fetch, where a run has another."""
+    now = pin(request.policy, revision=request.revision)
+    if now is None:
+        return request.policy
+    for out in (request.out, *([request.base_out] if request.base_out else [])):
+        found = existing(out)
+        if found is not None and (old := found.policy.revision) != now.commit:
+            then = "" if old.startswith("sha256:") else f"--revision {old} goes on with it, or "
+            moved = f"{now.name}@{now.asked}" if now.asked else now.name
+            raise InputError(f"{out}: was measured with {old}, {moved} is {now.commit} now; {then}choose another --out")
+    if now.asked != now.commit:
+        progress.note(f"{now.name}: {now.asked or 'the default branch'} is commit {now.commit}")
+    return now.policy
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:

@@ -36,7 +36,7 @@ FLAGS = {
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --placement --view",
     "measure": (
         "CORPUS POLICY --adapter --base-out --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out"
-        " --plan --segment-tokens --tokenizer"
+        " --plan --revision --segment-tokens --tokenizer"
     ),
     "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",
