@@ -66,6 +66,9 @@ def measure(
         str | None, typer.Option("--max-tokens", help="Take whole trajectories, round-robin, up to N tokens.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device_map: Annotated[
+        str | None, typer.Option("--device-map", help="auto: spread the layers over all GPUs, then the CPU, then the disk.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     on_bad_line: Annotated[
         str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
@@ -105,6 +108,7 @@ def measure(
         adapter=adapter,
         base_out=base_out,
         revision=revision,
+        device_map=device_map,
     )
     with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:

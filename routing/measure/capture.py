@@ -82,7 +82,8 @@ def _as_experts(name: str, module: nn.Module) -> ExpertsModule | None:
 class ExpertCounter:
     """Hooks on every experts module; counts one batch between `begin` and `collect`.
 
-    Use as a context manager. Nothing is read back from the device before `collect`, which reads once.
+    Use as a context manager. Nothing is read back from a device before `collect`, which reads once. A layer is counted on the
+    device that it runs on.
     """
 
     def __init__(self, experts: Sequence[ExpertsModule], *, top_k: int) -> None:
@@ -90,6 +91,7 @@ class ExpertCounter:
         self.num_experts = experts[0].num_experts
         self.top_k = top_k
         self._slot_T: Tensor | None = None
+        self._slots: dict[torch.device, Tensor] = {}  # the same on every device that a layer ran on
         self._segment_ids: Sequence[int] = ()
         self._counts: dict[int, Tensor] = {}
         self._faults: dict[int, Tensor] = {}
@@ -106,6 +108,7 @@ class ExpertCounter:
     def begin(self, slot_T: Tensor, *, segment_ids: Sequence[int]) -> None:
         """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted."""
         self._slot_T, self._segment_ids = slot_T, segment_ids
+        self._slots = {slot_T.device: slot_T}
         self._counts, self._faults = {}, {}
 
     def collect(self) -> Tensor:
@@ -114,10 +117,12 @@ class ExpertCounter:
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
         layers = [experts.layer for experts in self.experts]
-        counts_LSE = torch.stack([self._counts[layer] for layer in layers])
-        faults_LF2 = torch.stack([self._faults[layer] for layer in layers]).cpu()
+        assert self._slot_T is not None
+        home = self._slot_T.device
+        counts_LSE = torch.stack([self._counts[layer].to(home) for layer in layers])
+        faults_LF2 = torch.stack([self._faults[layer].to(home) for layer in layers]).cpu()
         self._raise_on_fault(layers, faults_LF2)
-        self._slot_T = None
+        self._slot_T, self._slots = None, {}
         return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).to(torch.int32).cpu().contiguous()
 
     def _hook(self, experts: ExpertsModule) -> Callable[..., None]:
@@ -131,8 +136,10 @@ class ExpertCounter:
         return count
 
     def _count_layer(self, layer: int, ids_TK: Tensor, weights_TK: Tensor | None) -> None:
-        slot_T = self._slot_T
-        assert slot_T is not None
+        slot_T = self._slots.get(ids_TK.device)
+        if slot_T is None:
+            assert self._slot_T is not None
+            slot_T = self._slots[ids_TK.device] = self._slot_T.to(ids_TK.device)
         if tuple(ids_TK.shape) != (len(slot_T), self.top_k):
             shape = f"{tuple(ids_TK.shape)}, expected {(len(slot_T), self.top_k)} (tokens, top-k)"
             raise CheckFailedError(f"layer {layer}: the model chose experts of shape {shape}")
@@ -176,4 +183,4 @@ def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, slot
         is_dead = ((low_T == high_T) | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
         all_equal_T = is_dead.expand_as(counted_T)
     faults_FT = torch.stack([not_finite_T, out_of_range_T, repeated_T, all_equal_T]) & counted_T
-    return torch.stack([faults_FT.sum(-1), torch.where(faults_FT, slot_T, num_slots).amin(-1)], dim=-1)
+    return torch.stack([faults_FT.sum(-1), slot_T.masked_fill(~faults_FT, num_slots).amin(-1)], dim=-1)

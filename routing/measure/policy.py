@@ -18,6 +18,7 @@ from routing.measure.adapter import apply_adapter, require_adapter
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.measure.hub import fetch, pin
+from routing.measure.spread import DeviceMap, layers_by_device, placement_arguments
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -53,6 +54,7 @@ class LoadedPolicy:
     device: torch.device
     attention_implementation: str
     experts_implementation: str
+    layers_by_device: dict[str, int] | None = None  # of a policy that was spread
 
 
 def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
@@ -146,9 +148,14 @@ def load_tokenizer(files: PolicyFiles) -> Any:
         return tokenizer
 
 
-def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
-    """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
-    decoder = text_decoder(_base_model(files, dtype)).to(device).eval()
+def load_policy(
+    files: PolicyFiles, *, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
+) -> LoadedPolicy:
+    """Loads the base model to `device`, or spread; InputError where a weight is missing, since transformers would invent it."""
+    base = _base_model(files, dtype, device_map)
+    decoder = text_decoder(base).eval()
+    if device_map is None:
+        decoder = decoder.to(device)
     implementation = str(getattr(decoder.config, "_experts_implementation", None) or "default")
     if implementation == "batched_mm":
         raise InputError(
@@ -161,10 +168,11 @@ def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype)
         device=device,
         attention_implementation=str(getattr(decoder.config, "_attn_implementation", "default")),
         experts_implementation=implementation,
+        layers_by_device=None if device_map is None else layers_by_device(base, str(device)),
     )
 
 
-def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
+def _base_model(files: PolicyFiles, dtype: torch.dtype, device_map: DeviceMap | None) -> nn.Module:
     """The model without its head; under an adapter cut out of the class that the adapter was trained on."""
     import transformers
 
@@ -172,7 +180,12 @@ def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
     kind: Any = transformers.AutoModel if files.adapter is None else named
     with told_as(f"{files.folder}: weights not loaded"):
         model, loaded = kind.from_pretrained(
-            str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            str(files.folder),
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **placement_arguments(device_map),
         )
     base: nn.Module = model.base_model
     ours = f"{model.base_model_prefix}." if base is not model else ""  # a head that is missing is not run

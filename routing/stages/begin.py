@@ -22,6 +22,7 @@ from routing.measure.forward import TOKENS_PER_BATCH
 from routing.measure.hub import pin
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
+from routing.measure.spread import require_device_map
 from routing.stages.corpus_record import corpus_record, require_plain
 from routing.stages.provenance import kernels, tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings, identity
@@ -59,6 +60,7 @@ class MeasureRequest:
     adapter: Path | None = None
     base_out: Path | None = None
     revision: str | None = None
+    device_map: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +74,14 @@ class Prepared:
     manifest: Manifest
     device: torch.device
     dtype: torch.dtype
+    device_map: str | None = None
 
 
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
     _require_two_runs(request)
+    has_adapter = request.adapter is not None
+    require_device_map(request.device_map, device=request.device, has_adapter=has_adapter, worker=request.worker)
     device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(_settled_policy(request, progress), tokenizer=request.tokenizer)
@@ -112,7 +117,16 @@ def prepare_loaded(
     files = replace(files, record=replace(files.record, template_sha256=template_sha256))
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
-    return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+    return Prepared(
+        files=files,
+        corpus=corpus,
+        tree=tree,
+        parts=parts,
+        manifest=manifest,
+        device=device,
+        dtype=dtype,
+        device_map=request.device_map,
+    )
 
 
 def base_of(prepared: Prepared) -> Prepared:

@@ -59,7 +59,9 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
 
 
 def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
-    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype)
+    load = partial(
+        load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map
+    )
     return measure_prepared(out, prepared, progress, load=load)
 
 
@@ -135,7 +137,7 @@ def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
         before = getattr(writer.manifest.settings, name)
         if before not in (None, now):
             raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
-    settings = replace(writer.manifest.settings, **chosen)
+    settings = replace(writer.manifest.settings, **chosen, layers_by_device=policy.layers_by_device)
     if settings != writer.manifest.settings:
         writer.update(settings=settings)
 

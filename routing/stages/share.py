@@ -68,7 +68,9 @@ def _is_in(out: Path, manifest: Manifest, part: PartPlan) -> bool:
 
 
 def _measure_share(out: Path, prepared: Prepared, missing: list[PartPlan], progress: Progress) -> None:
-    policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
+    policy = load_policy(
+        prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map
+    )
     with manifest_turn(out):
         found = existing(out)
         if found is not None:

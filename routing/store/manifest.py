@@ -84,6 +84,7 @@ class Settings:
     tokens_per_part: int
     num_threads: int
     seed: int
+    layers_by_device: dict[str, int] | None = None  # of a policy spread by --device-map: MoE layers by where their weights were
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
