@@ -1,7 +1,7 @@
 """`routing measure` by one process: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -59,9 +59,7 @@ def measure(request: MeasureRequest, progress: Progress) -> MeasureResult:
 
 
 def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
-    load = partial(
-        load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map
-    )
+    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map)
     return measure_prepared(out, prepared, progress, load=load)
 
 
@@ -80,7 +78,8 @@ def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load:
         if policy is not None:
             settle_implementations(policy, writer)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-            measure_parts(prepared, policy, missing, _committing(writer), progress)
+            num_tokens = sum(part.num_tokens for part in missing)
+            measure_parts(prepared, policy, missing, _committing(writer), progress, num_tokens=num_tokens)
             finish(writer)
         return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
@@ -143,15 +142,21 @@ def settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
 
 
 def measure_parts(
-    prepared: Prepared, policy: LoadedPolicy, missing: Sequence[PartPlan], commit: Commit, progress: Progress
+    prepared: Prepared,
+    policy: LoadedPolicy,
+    parts: Iterable[PartPlan],
+    commit: Commit,
+    progress: Progress,
+    *,
+    num_tokens: int,
 ) -> None:
-    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
+    """Runs the policy over the parts, about `num_tokens` in all, and hands each one's loads to `commit` before the next."""
     torch.manual_seed(SEED)
-    progress.begin(f"measuring {prepared.manifest.label}", sum(part.num_tokens for part in missing))
+    progress.begin(f"measuring {prepared.manifest.label}", num_tokens)
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
     budget = Budget(tokens_per_batch=prepared.manifest.settings.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
-        for part in missing:
+        for part in parts:
             _measure_one(policy, counter, part, prepared.tree, sequences, budget, commit, progress.advance)
 
 
