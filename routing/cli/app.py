@@ -81,6 +81,9 @@ def measure(
         str | None, typer.Option("--max-tokens", help="Take whole trajectories, round-robin, up to N tokens.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device_map: Annotated[
+        str | None, typer.Option("--device-map", help="auto: spread the layers over all GPUs, then the CPU, then the disk.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     on_bad_line: Annotated[
         str, typer.Option("--on-bad-line", help="stop, or skip: leave out lines that are no JSON, counted.")
@@ -93,6 +96,9 @@ def measure(
     ] = None,
     base_out: Annotated[
         Path | None, typer.Option("--base-out", help="With --adapter: measure the base policy too, into this run directory.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Of a hub id: a branch, a tag or a commit; a run keeps its commit.")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say tokens, segments, disk and expected time; measure nothing.")] = False,
     as_json: Json = False,
@@ -120,6 +126,8 @@ def measure(
         adapter=adapter,
         base_out=base_out,
         skip_bad=skip_bad,
+        revision=revision,
+        device_map=device_map,
     )
     with StderrProgress(is_alone=worker.count == 1) as progress:
         if plan:

@@ -92,7 +92,8 @@ def _as_experts(name: str, module: nn.Module) -> ExpertsModule | None:
 class ExpertCounter:
     """Hooks on every experts module; counts one batch between `begin` and `collect`.
 
-    Use as a context manager. Nothing is read back from the device before `collect`, which reads once.
+    Use as a context manager. Nothing is read back from a device before `collect`, which reads once. A layer is counted on the
+    device that it runs on.
     """
 
     def __init__(self, experts: Sequence[ExpertsModule], *, top_k: int) -> None:
@@ -100,6 +101,7 @@ class ExpertCounter:
         self.num_experts = experts[0].num_experts
         self.top_k = top_k
         self._slot_T: Tensor | None = None
+        self._slots: dict[torch.device, Tensor] = {}  # the same on every device that a layer ran on
         self._segment_ids: Sequence[int] = ()
         self._counts: dict[int, Tensor] = {}
         self._faults: dict[int, Tensor] = {}
@@ -118,6 +120,7 @@ class ExpertCounter:
     def begin(self, slot_T: Tensor, *, segment_ids: Sequence[int]) -> None:
         """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted."""
         self._slot_T, self._segment_ids = slot_T, segment_ids
+        self._slots = {slot_T.device: slot_T}
         self._counts, self._faults, self._has_no_router = {}, {}, {}
 
     def collect(self) -> Tensor:
@@ -129,11 +132,12 @@ class ExpertCounter:
         if missing:
             raise CheckFailedError(f"layers {missing[:8]}: the forward pass never reached their experts")
         layers = [experts.layer for experts in self.experts]
-        found = [torch.cat([self._counts[layer].flatten(), self._faults[layer].flatten()]) for layer in layers]
-        num_faults = 2 * len(_FAULTS)
+        assert self._slot_T is not None
+        home, num_faults = self._slot_T.device, 2 * len(_FAULTS)
+        found = [torch.cat([self._counts[layer].flatten(), self._faults[layer].flatten()]).to(home) for layer in layers]
         read = torch.stack(found).cpu()
         self._raise_on_fault(layers, read[:, -num_faults:].reshape(len(layers), len(_FAULTS), 2))
-        self._slot_T = None
+        self._slot_T, self._slots = None, {}
         counts_LSE = read[:, :-num_faults].reshape(len(layers), -1, self.num_experts)
         return counts_LSE[:, : len(self._segment_ids)].permute(1, 0, 2).contiguous()
 
@@ -148,8 +152,10 @@ class ExpertCounter:
         return count
 
     def _count_layer(self, layer: int, ids_TK: Tensor, weights_TK: Tensor | None) -> None:
-        slot_T = self._slot_T
-        assert slot_T is not None
+        slot_T = self._slots.get(ids_TK.device)
+        if slot_T is None:
+            assert self._slot_T is not None
+            slot_T = self._slots[ids_TK.device] = self._slot_T.to(ids_TK.device)
         if tuple(ids_TK.shape) != (len(slot_T), self.top_k):
             shape = f"{tuple(ids_TK.shape)}, expected {(len(slot_T), self.top_k)} (tokens, top-k)"
             raise CheckFailedError(f"layer {layer}: the model chose experts of shape {shape}")

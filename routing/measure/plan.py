@@ -83,7 +83,7 @@ def deal_parts(parts: Sequence[PartPlan], *, worker: int, num_workers: int) -> t
     """The parts of one worker: neighbours, about an equal share of the tokens; each part is exactly one worker's.
 
     A part belongs to the worker in whose share of the tokens its middle lies: no worker has more than its even share and
-    one part. The deal is over all parts, measured or not, so that workers need not agree on what is missing.
+    one part. Workers that deal the same parts agree; those that come later, when fewer are missing, need not.
     """
     total = sum(part.num_tokens for part in parts)
     before = 0

@@ -5,7 +5,6 @@ Safetensors only and no remote code: a checkpoint that needs either is refused.
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from routing.measure.attention import use_flash_attention
 from routing.measure.capture import ExpertsModule, find_experts
 from routing.measure.foreign_code import refuse_foreign_code
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
+from routing.measure.hub import fetch, pin
 from routing.measure.prefixes import cache_keyword
+from routing.measure.spread import DeviceMap, layers_by_device, placement_arguments
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -57,6 +58,7 @@ class LoadedPolicy:
     attention_implementation: str
     experts_implementation: str
     cache_keyword: str | None
+    layers_by_device: dict[str, int] | None = None  # of a policy that was spread
 
 
 def resolve_policy(policy: str, *, tokenizer: str | None = None) -> PolicyFiles:
@@ -150,15 +152,21 @@ def load_tokenizer(files: PolicyFiles) -> Any:
         return tokenizer
 
 
-def load_policy(files: PolicyFiles, *, device: torch.device, dtype: torch.dtype) -> LoadedPolicy:
-    """Loads the base model; InputError where a weight is missing, since transformers would invent it."""
-    decoder = text_decoder(_base_model(files, dtype)).to(device).eval()
+def load_policy(
+    files: PolicyFiles, *, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
+) -> LoadedPolicy:
+    """Loads the base model to `device`, or spread; InputError where a weight is missing, since transformers would invent it."""
+    base = _base_model(files, dtype, device_map)
+    decoder = text_decoder(base).eval()
+    if device_map is None:
+        decoder = decoder.to(device)
     if _experts_implementation(decoder.config) == "batched_mm":
         raise InputError(
             f"{files.folder}: experts implementation batched_mm copies weights for every row; use grouped_mm or eager"
         )
     use_flash_attention(decoder, device=device, dtype=dtype)
-    return as_policy(decoder, top_k=files.shape.top_k, device=device)
+    policy = as_policy(decoder, top_k=files.shape.top_k, device=device)
+    return policy if device_map is None else replace(policy, layers_by_device=layers_by_device(base, str(device)))
 
 
 def as_policy(decoder: nn.Module, *, top_k: int, device: torch.device) -> LoadedPolicy:
@@ -179,7 +187,7 @@ def _experts_implementation(config: Any) -> str:
     return str(getattr(config, "_experts_implementation", None) or "default")
 
 
-def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
+def _base_model(files: PolicyFiles, dtype: torch.dtype, device_map: DeviceMap | None) -> nn.Module:
     """The model without its head; under an adapter cut out of the class that the adapter was trained on."""
     import transformers
 
@@ -187,7 +195,12 @@ def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
     kind: Any = transformers.AutoModel if files.adapter is None else named
     with told_as(f"{files.folder}: weights not loaded"):
         model, loaded = kind.from_pretrained(
-            str(files.folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            str(files.folder),
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **placement_arguments(device_map),
         )
     base: nn.Module = model.base_model
     ours = f"{model.base_model_prefix}." if base is not model else ""  # a head that is missing is not run
@@ -201,17 +214,8 @@ def _base_model(files: PolicyFiles, dtype: torch.dtype) -> nn.Module:
 
 
 def _local_folder(policy: str) -> tuple[Path, str | None]:
-    if os.path.isdir(policy):
-        return Path(policy), None
-    if policy.count("/") != 1 or policy.startswith((".", "/", "~")) or os.path.exists(policy):
-        raise InputError(f"{policy}: no folder, and no hub id (org/name or org/name@revision)")
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = policy.partition("@")
-    wanted = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
-    with told_as(f"{policy}: not fetched from the hub"):
-        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
-    return folder, folder.name
+    found = pin(policy)
+    return (Path(policy), None) if found is None else (fetch(found), found.commit)
 
 
 def _architecture(config: Any) -> str:

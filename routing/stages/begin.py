@@ -19,8 +19,10 @@ from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
 from routing.measure.budget import CPU_TOKENS_PER_BATCH
 from routing.measure.device import resolve_device, resolve_dtype, settle_threads
+from routing.measure.hub import pin
 from routing.measure.plan import TOKENS_PER_PART, PartPlan, plan_parts
 from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve_policy
+from routing.measure.spread import require_device_map
 from routing.stages.corpus_record import corpus_record, require_plain
 from routing.stages.provenance import kernels, tool_commit, utc_now, versions
 from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings, identity
@@ -58,6 +60,8 @@ class MeasureRequest:
     adapter: Path | None = None
     base_out: Path | None = None
     skip_bad: bool = False
+    revision: str | None = None
+    device_map: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,15 +75,18 @@ class Prepared:
     manifest: Manifest
     device: torch.device
     dtype: torch.dtype
+    device_map: str | None = None
 
 
 def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     """Reads policy and corpus; InputError where either can't be measured."""
     _require_two_runs(request)
     _require_one_run_to_skip_in(request)
+    has_adapter = request.adapter is not None
+    require_device_map(request.device_map, device=request.device, has_adapter=has_adapter, worker=request.worker)
     device = resolve_device(request.device, local_rank=request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
-    files = resolve_policy(request.policy, tokenizer=request.tokenizer)
+    files = resolve_policy(_settled_policy(request, progress), tokenizer=request.tokenizer)
     files = files if request.adapter is None else adapted(files, request.adapter)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device, num_workers=request.worker.count)
@@ -112,7 +119,16 @@ def prepare_loaded(
     files = replace(files, record=replace(files.record, template_sha256=template_sha256))
     parts = plan_parts(tree, tokens_per_part=TOKENS_PER_PART)
     manifest = _new_manifest(request, files, corpus, tree, parts, device=device, dtype=dtype)
-    return Prepared(files=files, corpus=corpus, tree=tree, parts=parts, manifest=manifest, device=device, dtype=dtype)
+    return Prepared(
+        files=files,
+        corpus=corpus,
+        tree=tree,
+        parts=parts,
+        manifest=manifest,
+        device=device,
+        dtype=dtype,
+        device_map=request.device_map,
+    )
 
 
 def base_of(prepared: Prepared) -> Prepared:
@@ -138,6 +154,22 @@ def _require_one_run_to_skip_in(request: MeasureRequest) -> None:
         raise InputError(f"--skip-bad: {request.worker.count} workers; it takes one process, or leave it out")
     if request.skip_bad and request.base_out is not None:
         raise InputError("--skip-bad: with --base-out, whose two runs hold the same tokens; measure each by itself")
+
+
+def _settled_policy(request: MeasureRequest, progress: Progress) -> str:
+    """The policy, a hub id with its commit in place of a branch; InputError, before a fetch, where a run has another."""
+    now = pin(request.policy, revision=request.revision)
+    if now is None:
+        return request.policy
+    for out in (request.out, *([request.base_out] if request.base_out else [])):
+        found = existing(out)
+        if found is not None and (old := found.policy.revision) != now.commit:
+            then = "" if old.startswith("sha256:") else f"--revision {old} goes on with it, or "
+            moved = f"{now.name}@{now.asked}" if now.asked else now.name
+            raise InputError(f"{out}: was measured with {old}, {moved} is {now.commit} now; {then}choose another --out")
+    if now.asked != now.commit:
+        progress.note(f"{now.name}: {now.asked or 'the default branch'} is commit {now.commit}")
+    return now.policy
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:

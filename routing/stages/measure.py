@@ -1,7 +1,7 @@
 """`routing measure` by one process: a policy and a corpus in, a run directory out; goes on where an earlier call stopped."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def _measure_but_bad(out: Path, prepared: Prepared, progress: Progress) -> Measu
 
 
 def _measure(out: Path, prepared: Prepared, progress: Progress) -> MeasureResult:
-    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype)
+    load = partial(load_policy, prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map)
     return measure_prepared(out, prepared, progress, load=load)
 
 
@@ -93,7 +93,7 @@ def measure_prepared(out: Path, prepared: Prepared, progress: Progress, *, load:
         if policy is not None:
             settled = settle(prepared, policy, ask(prepared, policy, found), writer, progress)
             missing = [part for part in prepared.parts if not writer.has("loads", part.index)]
-            measure_parts(prepared, policy, settled, missing, _committing(writer), progress)
+            measure_parts(prepared, policy, settled, missing, _committing(writer), progress, share=missing)
             finish(writer, progress)
         return MeasureResult(**counts(out, writer.manifest), elapsed_s=round(writer.manifest.elapsed_s, 3))
 
@@ -150,19 +150,21 @@ def measure_parts(
     prepared: Prepared,
     policy: LoadedPolicy,
     settled: Settled,
-    missing: Sequence[PartPlan],
+    parts: Iterable[PartPlan],
     commit: Commit,
     progress: Progress,
+    *,
+    share: Sequence[PartPlan],
 ) -> None:
-    """Runs the policy over the missing parts in order and hands each one's loads to `commit`."""
+    """Runs the policy over the parts, `share` or about as many, and hands each one's loads to `commit` before the next."""
     torch.manual_seed(SEED)
     held = settled.held
-    num_tokens = tokens_to_compute(missing, prepared.tree, held.anchors if held else None)
+    num_tokens = tokens_to_compute(share, prepared.tree, held.anchors if held else None)
     progress.begin(f"measuring {prepared.manifest.label}", num_tokens)
     sequences = [one.token_ids for one in prepared.corpus.trajectories]
     budget = Budget(tokens_per_batch=settled.tokens_per_batch)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
-        for part in missing:
+        for part in parts:
             _measure_one(policy, counter, part, prepared.tree, sequences, budget, held, commit, progress.advance)
 
 

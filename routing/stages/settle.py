@@ -59,6 +59,6 @@ def _settle_implementations(policy: LoadedPolicy, writer: RunWriter) -> None:
         before = getattr(writer.manifest.settings, name)
         if before not in (None, now):
             raise InputError(f"{writer.folder}: was measured with {name} {before}, now {now}; choose another --out")
-    settings = replace(writer.manifest.settings, **chosen)
+    settings = replace(writer.manifest.settings, **chosen, layers_by_device=policy.layers_by_device)
     if settings != writer.manifest.settings:
         writer.update(settings=settings)

@@ -1,9 +1,12 @@
 """`routing measure` by one of several workers: its share of the parts, with no word exchanged but through the run directory.
 
-Each worker reads the corpus and cuts the same tree, takes the parts that the deal gives it and commits them with a record
-each. Whoever finds all parts in seals the run. A dead worker leaves its share unfinished, which any later call goes on with.
+Each worker reads the corpus and cuts the same tree, takes the parts that the deal of what is missing gives it, then those that
+nobody else is at, and commits each with a record. A part is held, by a lock that ends with its worker, while it is measured.
+Whoever finds all parts in seals the run. What a dead worker held is taken by those still at work, or by any later call.
 """
 
+import contextlib
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from routing.stages.begin import MeasureRequest, Prepared, Progress, base_of, ex
 from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.measure import MeasuredPart, begin_run, finish, measure_parts, note_versions
 from routing.stages.settle import ask, settle
+from routing.store.lock import part_claims
 from routing.store.manifest import Manifest
 from routing.store.run import RunWriter, manifest_turn, open_run, part_name, read_manifest, working
 from routing.store.worker_parts import clear_unfinished, commit_part, gather, is_recorded, remove_records
@@ -46,17 +50,16 @@ def _measure_one(out: Path, prepared: Prepared, worker: Worker, progress: Progre
         found = existing(out)
         if found is not None:
             require_same(out, found, prepared.manifest)
-        share = deal_parts(prepared.parts, worker=worker.index, num_workers=worker.count)
-        missing = [part for part in share if not _is_in(out, found or prepared.manifest, part)]
-        progress.note(f"{out}: {worker.name}, {len(missing)} of its {len(share)} parts to measure")
-        if missing:
-            _measure_share(out, prepared, missing, progress)
+        missing = [part for part in prepared.parts if not _is_in(out, found or prepared.manifest, part)]
+        share = deal_parts(missing, worker=worker.index, num_workers=worker.count) if missing else ()
+        progress.note(f"{out}: {worker.name}, {len(share)} of {len(missing)} missing parts are its share")
+        measured = _measure_share(out, prepared, share, missing, progress) if share else 0
         manifest = _seal(out, prepared, progress)
     done = sum(part.table == "loads" for part in manifest.parts)
     return ShareResult(
         **counts(out, manifest),
         worker=worker.name,
-        parts_measured=len(missing),
+        parts_measured=measured,
         parts_done=done,
         parts=manifest.planned_load_parts,
         state=manifest.state,
@@ -68,21 +71,25 @@ def _is_in(out: Path, manifest: Manifest, part: PartPlan) -> bool:
     return is_recorded(out, manifest, part_name("loads", part.index))
 
 
-def _measure_share(out: Path, prepared: Prepared, missing: list[PartPlan], progress: Progress) -> None:
-    policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype)
+def _measure_share(
+    out: Path, prepared: Prepared, share: Sequence[PartPlan], missing: Sequence[PartPlan], progress: Progress
+) -> int:
+    """Measures the share, then what is free of the rest, from its end, which its owners come to last; returns how many parts."""
+    policy = load_policy(prepared.files, device=prepared.device, dtype=prepared.dtype, device_map=prepared.device_map)
     found = ask(prepared, policy, existing(out))  # outside the turn, which others wait for
     with manifest_turn(out):
         begun = existing(out)
         if begun is not None:
             require_same(out, begun, prepared.manifest)
+            if begun.state == "finished":  # by the others, while this worker loaded its weights
+                return 0
             note_versions(out, begun, prepared, progress)
         writer = begin_run(out, begun, prepared)
         settled = settle(prepared, policy, found, writer, progress)
-    removed = clear_unfinished(out, {part_name("loads", part.index) for part in missing})
-    if removed:
-        progress.note(f"{out}: {removed} unfinished files of an earlier worker removed")
+    num_measured = 0
 
     def commit(part: MeasuredPart) -> None:
+        nonlocal num_measured
         notice = commit_part(
             out,
             read_manifest(out),  # as it is now: another call may have sealed the run meanwhile
@@ -92,10 +99,28 @@ def _measure_share(out: Path, prepared: Prepared, missing: list[PartPlan], progr
             elapsed_s=part.elapsed_s,
             halvings=part.halvings,
         )
+        num_measured += 1
         if notice is not None:
             progress.note(notice)
 
-    measure_parts(prepared, policy, settled, missing, commit, progress)
+    own = {part.index for part in share}
+    rest = [part for part in reversed(missing) if part.index not in own]
+    with contextlib.closing(_free(out, [*share, *rest], progress)) as free:
+        measure_parts(prepared, policy, settled, free, commit, progress, share=share)
+    return num_measured
+
+
+def _free(out: Path, parts: Sequence[PartPlan], progress: Progress) -> Generator[PartPlan]:
+    """Those of `parts` that nobody has measured or is measuring, each held until the next one is asked for."""
+    with part_claims(out) as claim:
+        for part in parts:
+            with claim(part.index) as is_ours:
+                if not is_ours or _is_in(out, read_manifest(out), part):
+                    continue
+                removed = clear_unfinished(out, part_name("loads", part.index))
+                if removed:
+                    progress.note(f"{out}: {removed} unfinished files of an earlier worker removed")
+                yield part
 
 
 def _seal(out: Path, prepared: Prepared, progress: Progress) -> Manifest:

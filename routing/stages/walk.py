@@ -22,9 +22,9 @@ WHOLE, PREFIX_ONCE = "whole", "prefix-once"
 def probe_walk(prepared: Prepared, policy: LoadedPolicy, *, begun: str | None) -> CacheProbe | None:
     """What the probe of the model's cache finds; None where nothing is shared, or the run was begun with whole trajectories.
 
-    The model is left as it goes on from a cache.
+    None too for a policy that is spread over devices, whose caches lie on several. The model is left as it goes on from a cache.
     """
-    if begun == WHOLE or not find_anchors(prepared.tree, prepared.parts):
+    if begun == WHOLE or policy.layers_by_device is not None or not find_anchors(prepared.tree, prepared.parts):
         return None
     go_on_without_mask(policy.model, on=True)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:

@@ -11,13 +11,16 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from routing.core.errors import StorageError
 
 LOCK_NAME = "lock"
 MANIFEST_LOCK_NAME = "manifest.lock"
+PARTS_LOCK_NAME = "parts.lock"
+LOCK_NAMES = (LOCK_NAME, MANIFEST_LOCK_NAME, PARTS_LOCK_NAME)
 _TEXT_BYTES = 512  # a worker's text is padded to this, so that two who come first together can't mix theirs
 
 
@@ -35,7 +38,7 @@ def writer_lock(folder: Path) -> Iterator[tuple[str, ...]]:
             _sign(path, handle, is_worker=False)
             yield notices
         finally:
-            path.unlink(missing_ok=True)
+            _remove_locks(folder)
     finally:
         os.close(handle)
 
@@ -60,8 +63,7 @@ def worker_lock(folder: Path) -> Iterator[tuple[str, ...]]:
         finally:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (folder / MANIFEST_LOCK_NAME).unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
+                _remove_locks(folder)
     finally:
         os.close(handle)
 
@@ -69,16 +71,50 @@ def worker_lock(folder: Path) -> Iterator[tuple[str, ...]]:
 @contextlib.contextmanager
 def manifest_lock(folder: Path) -> Iterator[None]:
     """Keeps other workers from the manifest, waiting for its turn; only for who holds `worker_lock`."""
-    path = folder / MANIFEST_LOCK_NAME
+    with _opened(folder / MANIFEST_LOCK_NAME) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def part_claims(folder: Path) -> Iterator[Callable[[int], AbstractContextManager[bool]]]:
+    """Yields `claim(index)`: holds a part for this worker, and says whether it does; only for who holds `worker_lock`.
+
+    One byte of one file a part, so that the kernel lets go of what a dead worker held. Never waits.
+    """
+    with _opened(folder / PARTS_LOCK_NAME) as handle:
+
+        @contextlib.contextmanager
+        def claim(index: int) -> Iterator[bool]:
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
+            except (BlockingIOError, PermissionError):  # which of the two, systems differ in
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.lockf(handle, fcntl.LOCK_UN, 1, index)
+
+        yield claim
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise StorageError(f"{path}: can't lock the manifest, {error.strerror}") from error
+        raise StorageError(f"{path}: can't be locked, {error.strerror}") from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle
     finally:
         os.close(handle)
+
+
+def _remove_locks(folder: Path) -> None:
+    """For who holds the run alone; the run's own lock goes last, since until then nobody else comes in."""
+    for name in reversed(LOCK_NAMES):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _locked(path: Path, kind: int) -> int:

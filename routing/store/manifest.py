@@ -105,6 +105,7 @@ class Settings:
     walk: str | None = "whole"  # or "prefix-once"; null until the cache is probed and where nothing ran, absent in old runs
     cache_probe: CacheProbe | None = None
     batch_memory: BatchMemory | None = None  # null on the CPU, whose batches hold a number of tokens that is set
+    layers_by_device: dict[str, int] | None = None  # of a policy spread by --device-map: MoE layers by where their weights were
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
 from routing.store.files import TEMPORARY_MARK, remove_temporaries, write_bytes
-from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
+from routing.store.lock import LOCK_NAMES, manifest_lock, worker_lock, writer_lock
 from routing.store.manifest import Manifest, decode, encode
 from routing.store.parquet import write_part
 from routing.store.part_check import next_step, require_decodable, require_part
@@ -240,7 +240,7 @@ def _require_own(folder: Path) -> None:
         return
     for entry in sorted(folder.iterdir()):
         name, mark, _ = entry.name.partition(TEMPORARY_MARK)
-        if entry.name not in (LOCK_NAME, MANIFEST_LOCK_NAME) and not (mark and _OWN_FILE.fullmatch(name)):
+        if entry.name not in LOCK_NAMES and not (mark and _OWN_FILE.fullmatch(name)):
             raise InputError(f"{folder}: holds {entry.name!r} and no run; choose an empty or new --out")
 
 

@@ -72,9 +72,9 @@ def is_recorded(folder: Path, manifest: Manifest, name: str) -> bool:
     return record is not None and record.made_for == identity_hash(manifest)
 
 
-def clear_unfinished(folder: Path, names: set[str]) -> int:
-    """Deletes what a dead worker left of the parts `names`, which nobody else measures; returns how many files."""
-    own = names | {record_path(folder, name).name for name in names}
+def clear_unfinished(folder: Path, name: str) -> int:
+    """Deletes what a dead worker left of the part `name`, which nobody else measures; returns how many files."""
+    own = (name, record_path(folder, name).name)
     return remove_temporaries(folder, of=own.__contains__)
 
 

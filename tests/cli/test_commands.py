@@ -35,8 +35,8 @@ FLAGS = {
     ),
     "imbalance": "RUNS --batch-tokens --by --ep --json --order --placement --view",
     "measure": (
-        "CORPUS POLICY --adapter --base-out --device --domain --dtype --format --json --label --max-tokens --on-bad-line --out"
-        " --plan --segment-tokens --skip-bad --tokenizer"
+        "CORPUS POLICY --adapter --base-out --device --device-map --domain --dtype --format --json --label --max-tokens"
+        " --on-bad-line --out --plan --revision --segment-tokens --skip-bad --tokenizer"
     ),
     "placement suggest": "RUN --batch-tokens --ep --json --out",
     "refresh": "PLAN --json --markdown --write",

@@ -33,6 +33,12 @@ def test_a_rank_that_is_no_number_names_its_variable(text):
         worker_of({**TORCHRUN, "RANK": text})
 
 
+def test_workers_of_one_torchrun_see_the_same_gpus_and_those_of_slurm_may_not():
+    assert worker_of({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}).num_sharing == 4
+    assert worker_of({**ARRAY, **TORCHRUN, "LOCAL_WORLD_SIZE": "4"}).num_sharing == 4
+    assert worker_of({**ARRAY, **STEP}).num_sharing == 1
+
+
 def test_a_rank_beyond_the_world_is_refused():
     with pytest.raises(InputError, match="worker 8 of 8"):
         worker_of({**TORCHRUN, "RANK": "8"})

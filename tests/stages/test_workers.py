@@ -1,7 +1,9 @@
 """Several workers measure one run without a word between them, and end with what one process ends with."""
 
+import itertools
 import multiprocessing
 import os
+import re
 import signal
 from dataclasses import replace
 
@@ -40,66 +42,162 @@ def whole(policy_folder, corpus_file, tmp_path_factory):
     return read_manifest(out)
 
 
-def _die_while_writing(name):
-    """This process kills itself with -9 when the part `name` would get its name."""
+def _die_while_writing(name, go):
+    """This process kills itself with -9 when the part `name` would get its name, and not before `go`."""
     rename = os.replace
-    os.replace = lambda old, new: os.kill(os.getpid(), signal.SIGKILL) if str(new).endswith(name) else rename(old, new)
+
+    def die(old, new):
+        if str(new).endswith(name):
+            go.wait(timeout=120)
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(old, new)
+
+    os.replace = die
 
 
-def _work(request, dying_at):
+def _work(request, dying_at, go):
     if dying_at is not None:
-        _die_while_writing(dying_at)
+        _die_while_writing(dying_at, go)
     measure_share(request, Listener())
 
 
 def _run_workers(request, count, *, dying=None, dying_at=None):
-    """Exit codes of `count` processes that measure at once, of which the worker `dying` kills itself at a part."""
+    """Exit codes of `count` processes that measure at once; the worker `dying` kills itself at a part, after the others left."""
+    go = FORK.Event()
     shares = [replace(request, worker=Worker(index=index, count=count)) for index in range(count)]
-    workers = [FORK.Process(target=_work, args=(one, dying_at if one.worker.index == dying else None)) for one in shares]
+    workers = [FORK.Process(target=_work, args=(one, dying_at if one.worker.index == dying else None, go)) for one in shares]
     for one in workers:
         one.start()
-    for one in workers:
-        one.join(timeout=120)
+    for index in sorted(range(count), key=lambda index: index == dying):
+        if index == dying:
+            go.set()
+        workers[index].join(timeout=120)
     return [one.exitcode for one in workers]
 
 
+def _written(run):
+    """When each part of loads was written, by its name."""
+    return {path.name: path.stat().st_mtime_ns for path in run.part_paths("loads")}
+
+
 @pytest.mark.fault(
-    "a worker lost",
-    how="one of four workers kills itself with -9 while it writes a part",
+    "one of several workers is killed with -9 while it writes its last part, after the others left",
+    how="four processes measure one run, one kills itself in the rename of a part",
     tries=1,
-    outcome="the others end well, any later call measures what it left; content hash of one process",
+    outcome="that part is missing and named torn; three workers after them measure it alone, and end like one process",
 )
 def test_four_workers_one_killed_and_three_after_them_end_like_one_process(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
     assert whole.planned_load_parts >= 8
     third_quarter = part_name("loads", whole.planned_load_parts * 5 // 8)  # in the middle of the third worker's share
-    codes = _run_workers(request, 4, dying=2, dying_at=third_quarter)
-    assert codes == [0, 0, -signal.SIGKILL, 0]
+    assert _run_workers(request, 4, dying=2, dying_at=third_quarter) == [0, 0, -signal.SIGKILL, 0]
     torn = open_run(request.out)
-    done = [path.name for path in torn.part_paths("loads")]
     assert torn.manifest.state == "measuring"
-    assert third_quarter not in done
+    # The others took what the killed one had not come to; what it held is all that is missing.
+    assert {part.name for part in whole.parts} - {part.name for part in torn.manifest.parts} == {third_quarter}
     assert any(name.startswith(third_quarter) and TEMPORARY_MARK in name for name in os.listdir(request.out))
-    written = {name: (request.out / name).stat().st_mtime_ns for name in done}
+    before = _written(torn)
     assert _run_workers(request, 3) == [0, 0, 0]
     run = open_run(request.out)
     assert (run.manifest.state, run.manifest.content_hash, run.notices) == ("finished", whole.content_hash, ())
     assert [one.name for one in run.manifest.parts] == [one.name for one in whole.parts]
-    assert {name: (request.out / name).stat().st_mtime_ns for name in done} == written  # only what was missing is measured
+    after = _written(run)
+    assert {name: after[name] for name in before} == before  # only what was missing is measured
     assert sorted(os.listdir(request.out)) == sorted(["manifest.json", *(one.name for one in whole.parts)])
 
 
-def test_a_single_process_goes_on_where_workers_stopped(request_for, listener, tmp_path, whole):
+@pytest.mark.fault(
+    "one of several workers never starts, or dies before its first part",
+    how="two of three workers measure, the third isn't started",
+    tries=1,
+    outcome="those at work take its share too, and the run is finished",
+)
+def test_the_share_of_a_worker_that_never_came_is_taken_by_the_others(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
-    result = measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
-    assert result.state == "measuring"
-    assert 0 < result.parts_measured == result.parts_done < result.parts == whole.planned_load_parts
-    assert read_manifest(request.out).parts == tuple(one for one in read_manifest(request.out).parts if one.table != "loads")
+    shares = [replace(request, worker=Worker(index=index, count=3)) for index in (0, 2)]
+    workers = [FORK.Process(target=measure_share, args=(one, Listener())) for one in shares]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join(timeout=120)
+        assert one.exitcode == 0
+    assert read_manifest(request.out).content_hash == whole.content_hash
+
+
+class Enough(Exception):
+    """Ends a worker of a test from within."""
+
+
+def _before_commit(monkeypatch, number, act):
+    """Calls `act` when a worker of this process is about to commit its part of that number, from 0."""
+    commit, count = share.commit_part, itertools.count()
+
+    def acting(*args, **kwargs):
+        if next(count) == number:
+            act()
+        return commit(*args, **kwargs)
+
+    monkeypatch.setattr(share, "commit_part", acting)
+
+
+def _stop():
+    raise Enough
+
+
+@pytest.fixture
+def half_done(request_for, tmp_path):
+    """A run of which the second of two workers has measured three parts and stopped, and the name of the last."""
+    request = request_for(tmp_path / "half")
+    _measure_three(request, Worker(index=1, count=2))
+    return request, open_run(request.out).part_paths("loads")[-1].name
+
+
+def test_a_rerun_deals_what_is_missing_to_all_its_workers(half_done, whole, monkeypatch):
+    """The missing parts lie on both sides of those that are in; three workers have a share of them each."""
+    request, _ = half_done
+    monkeypatch.setattr(share, "load_policy", lambda *_args, **_kwargs: _stop())
+    missing, shares = whole.planned_load_parts - 3, []
+    for index in range(3):
+        listener = Listener()
+        with pytest.raises(Enough):
+            measure_share(replace(request, worker=Worker(index=index, count=3)), listener)
+        (found,) = [re.search(rf"(\d+) of {missing} missing parts are its share", note) for note in listener.notes]
+        shares.append(int(found[1]))
+    assert sum(shares) == missing
+    assert max(shares) - min(shares) <= 2  # parts of unequal length
+
+
+def test_a_worker_that_comes_late_neither_repeats_a_part_nor_leaves_a_gap(request_for, tmp_path, whole, monkeypatch):
+    """It deals fewer parts than the one at work has dealt, so that their shares overlap and leave parts to nobody."""
+    request = request_for(tmp_path / "late")
+    answers = FORK.SimpleQueue()
+
+    def come_late():
+        patch.undo()
+        one = replace(request, worker=Worker(index=1, count=2))
+        process = FORK.Process(target=lambda: answers.put(measure_share(one, Listener()).parts_measured))
+        process.start()
+        process.join(timeout=120)
+        assert process.exitcode == 0
+
+    with monkeypatch.context() as patch:
+        _before_commit(patch, 2, come_late)
+        first = measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
+    assert (first.parts_measured, answers.get()) == (3, whole.planned_load_parts - 3)  # all but two, and the one being measured
+    assert (first.state, read_manifest(request.out).content_hash) == ("finished", whole.content_hash)
+
+
+def test_a_single_process_goes_on_where_workers_stopped(half_done, listener, whole):
+    request, _ = half_done
+    found = open_run(request.out)
+    done = len(found.part_paths("loads"))
+    assert 0 < done < whole.planned_load_parts
+    assert [one for one in read_manifest(request.out).parts if one.table == "loads"] == []
     measure(request, listener)
-    assert any(f"going on, {result.parts_done} of {result.parts} parts are in" in note for note in listener.notes)
+    assert any(f"going on, {done} of {whole.planned_load_parts} parts are in" in note for note in listener.notes)
     manifest = open_run(request.out).manifest
     assert manifest.content_hash == whole.content_hash
-    assert manifest.elapsed_s > result.elapsed_s > 0
+    assert manifest.elapsed_s > found.manifest.elapsed_s > 0
     assert not list(request.out.glob("loads-*.json"))
 
 
@@ -119,14 +217,6 @@ def test_one_process_and_workers_do_not_share_a_run(request_for, listener, tmp_p
         measure(request, listener)
     with writing(request.out), pytest.raises(StorageError, match="the run is being written by pid"):
         measure_share(replace(request, worker=Worker(index=0, count=2)), listener)
-
-
-@pytest.fixture
-def half_done(request_for, listener, tmp_path):
-    """A run of which the second of two workers has measured its share, and the name of its last part."""
-    request = request_for(tmp_path / "half")
-    measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
-    return request, open_run(request.out).part_paths("loads")[-1].name
 
 
 def _commit_again(request, name, change):
@@ -192,8 +282,9 @@ def test_a_worker_that_reads_another_corpus_does_not_join(half_done, listener):
         measure_share(replace(request, worker=Worker(index=0, count=2), max_tokens=1000), listener)
 
 
-def test_a_worker_measures_no_part_twice(half_done, listener, monkeypatch):
+def test_a_worker_that_finds_all_parts_in_loads_no_weights(half_done, listener, monkeypatch):
     request, _ = half_done
+    measure_share(replace(request, worker=Worker(index=0, count=2)), listener)
     monkeypatch.setattr(share, "load_policy", lambda *_args, **_kwargs: pytest.fail("nothing is left to measure"))
     assert measure_share(replace(request, worker=Worker(index=1, count=2)), listener).parts_measured == 0
 
@@ -203,12 +294,21 @@ def _short_prefixes_pay(monkeypatch):
     monkeypatch.setattr(anchors, "MIN_SAVED_TOKENS", 100)
 
 
+def _measure_three(request, worker):
+    """What a worker leaves that stops before its fourth part."""
+    with pytest.MonkeyPatch.context() as patch:
+        _before_commit(patch, 3, _stop)
+        with pytest.raises(Enough):
+            measure_share(replace(request, worker=worker), Listener())
+
+
 @pytest.mark.usefixtures("_short_prefixes_pay")
 def test_workers_compute_prefixes_once_and_end_like_whole_trajectories(request_for, tmp_path, whole):
     """The last share first: its worker has to compute prefixes that nobody has counted yet."""
     request = request_for(tmp_path / "run")
-    for index in (2, 0, 1):
-        measure_share(replace(request, worker=Worker(index=index, count=3)), Listener())
+    for index in (2, 0):
+        _measure_three(request, Worker(index=index, count=3))
+    measure_share(replace(request, worker=Worker(index=1, count=3)), Listener())
     manifest = read_manifest(request.out)
     assert (whole.settings.walk, manifest.settings.walk) == ("whole", "prefix-once")
     assert (manifest.state, manifest.content_hash) == ("finished", whole.content_hash)
@@ -221,12 +321,11 @@ def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(requ
     request = request_for(tmp_path / "run")
     with monkeypatch.context() as patched:
         patched.setattr(walk, "is_trusted", lambda *_: False)
-        measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
+        _measure_three(request, Worker(index=0, count=2))
     with monkeypatch.context() as patched:
         patched.setattr(share, "ask", lambda *given: settle.ask(*given[:2], None))  # nobody had written yet
         measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
-    parts = deal_parts(begin.prepare(request, Listener()).parts, worker=1, num_workers=2)
-    assert listener.tokens == sum(part.num_tokens for part in parts)
+    assert listener.tokens == sum(part.num_tokens for part in begin.prepare(request, Listener()).parts[3:])
     manifest = read_manifest(request.out)
     assert manifest.settings.walk == "whole"
     assert (manifest.state, manifest.content_hash) == ("finished", whole.content_hash)
@@ -235,7 +334,25 @@ def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(requ
 @pytest.mark.usefixtures("_short_prefixes_pay")
 def test_a_worker_whose_cache_fails_does_not_join_those_who_go_on_from_theirs(request_for, tmp_path, monkeypatch):
     request = request_for(tmp_path / "run")
-    measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
+    _measure_three(request, Worker(index=0, count=2))
     monkeypatch.setattr(walk, "is_trusted", lambda *_: False)
     with pytest.raises(begin.InputError, match="begun with prefixes computed once, now the model's cache can't be gone on from"):
         measure_share(replace(request, worker=Worker(index=1, count=2)), Listener())
+
+
+def test_a_worker_that_loads_its_weights_while_the_others_finish_leaves_the_run_alone(half_done, listener, monkeypatch):
+    request, _ = half_done
+    load = share.load_policy
+
+    def load_slowly(*args, **kwargs):
+        monkeypatch.setattr(share, "load_policy", load)
+        measure_share(replace(request, worker=Worker(index=0, count=2)), listener)
+        before.update({path.name: path.read_bytes() for path in request.out.iterdir()})
+        return load(*args, **kwargs)
+
+    before: dict[str, bytes] = {}
+    monkeypatch.setattr(share, "load_policy", load_slowly)
+    late = measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
+    assert (late.parts_measured, late.state) == (0, "finished")
+    names = [name for name in before if "lock" not in name]
+    assert {name: (request.out / name).read_bytes() for name in names} == {name: before[name] for name in names}

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from routing.core.errors import InputError, StorageError
-from routing.store.lock import LOCK_NAME, MANIFEST_LOCK_NAME, manifest_lock, worker_lock, writer_lock
+from routing.store.lock import LOCK_NAME, LOCK_NAMES, MANIFEST_LOCK_NAME, manifest_lock, part_claims, worker_lock, writer_lock
 from routing.store.run import writing
 
 
@@ -104,3 +104,40 @@ def test_a_folder_of_somebody_elses_is_not_touched(tmp_path, name):
     with pytest.raises(InputError, match="and no run; choose an empty or new --out"), writing(tmp_path / "run"):
         pass
     assert [(one.name, one.read_text()) for one in (tmp_path / "run").iterdir()] == [(name, "precious")]
+
+
+CLAIM = """
+import pathlib, sys
+from routing.store.lock import part_claims
+with part_claims(pathlib.Path(sys.argv[1])) as claim, claim(int(sys.argv[2])) as is_ours:
+    print(is_ours, flush=True)
+    sys.stdin.read()
+"""
+
+
+def _claiming(folder, part):
+    """A process that claims a part, says whether it got it, and holds it until its input ends."""
+    command = [sys.executable, "-c", CLAIM, str(folder), str(part)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_part_is_held_by_one_worker_and_free_again_when_that_one_is_killed(tmp_path):
+    with worker_lock(tmp_path), part_claims(tmp_path) as claim, _claiming(tmp_path, 7) as other:
+        assert other.stdout.readline() == "True\n"
+        with claim(7) as is_ours, claim(8) as is_another:
+            assert (is_ours, is_another) == (False, True)
+            with _claiming(tmp_path, 8) as third:
+                assert third.communicate()[0] == "False\n"
+        other.kill()
+        other.wait()
+        with claim(7) as is_ours:
+            assert is_ours
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_writer_of_a_run_removes_the_locks_that_killed_workers_left(tmp_path):
+    for name in LOCK_NAMES[1:]:
+        (tmp_path / name).touch()
+    with writing(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
