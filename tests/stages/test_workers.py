@@ -14,7 +14,6 @@ import pytest
 from routing.core.errors import DamagedDataError, StorageError
 from routing.core.worker import Worker
 from routing.measure import anchors
-from routing.measure.plan import deal_parts
 from routing.stages import begin, settle, share, walk
 from routing.stages.measure import measure
 from routing.stages.share import measure_share
