@@ -51,7 +51,9 @@ INTERRUPTED = "interrupted; what was committed stays, the same command goes on f
 @app.command()
 def measure(
     policy: Annotated[str, typer.Argument(help="A checkpoint folder, or a hub id as org/name or org/name@revision.")],
-    corpus: Annotated[list[Path], typer.Argument(help="Trajectory files, or hub data sets as org/name@revision; told by their content.")],
+    corpus: Annotated[
+        list[Path], typer.Argument(help="Trajectory files, or hub data sets as org/name@revision; told by their content.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The run directory, as runs/NAME; an unfinished one is gone on with.")],
     label: Annotated[str | None, typer.Option("--label", help="What tables call this policy. Default: its name.")] = None,
     tokenizer: Annotated[

@@ -34,6 +34,12 @@ def test_an_array_of_anything_else_is_refused(read, tmp_path, array, what):
         read(tmp_path / "a.npy")
 
 
+@pytest.mark.fault(
+    "a .npy file of token ids that was cut short",
+    how="the file is cut in its magic bytes, its header and its values",
+    tries=3,
+    outcome="refused in one line that names the file",
+)
 def test_an_array_cut_short_is_refused(read, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(100))
     raw = (tmp_path / "a.npy").read_bytes()

@@ -32,7 +32,8 @@ def _read_swe_agent(row: Row, facts: FileFacts) -> list[RawDocument]:
 
 def _swe_message(entry: Row, at: str, counts: Counter[str]) -> Iterable[Row]:
     ids = entry.get("tool_call_ids")
-    if entry.get("role") == "tool" and entry.get("tool_call_id") is None and isinstance(ids, list) and len(ids) == 1:
+    is_one = isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str)
+    if is_one and entry.get("role") == "tool" and entry.get("tool_call_id") is None:
         counts["tool_result_id_renamed"] += 1
         entry = {**{key: value for key, value in entry.items() if key != "tool_call_ids"}, "tool_call_id": ids[0]}
     yield entry
