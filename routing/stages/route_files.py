@@ -39,10 +39,9 @@ def route_sources(paths: Sequence[Path]) -> Iterator[Source]:
         else:
             check_readable(path, name=shown)
             container = open_container(path, BadLines(skip=False), name=shown, columns=(*ROW_KEYS, *ART_JSON_KEYS))
-            if container is None or container.facts.whole_text:
+            if container is None or container.kind in ("text", "npy"):  # neither holds ids beside routes
                 raise InputError(f"{shown}: no recorded routes (.npz, safetensors, Parquet or JSON); see docs/recorded.md")
-            format = "parquet" if container.facts.columnar else "json"
-            yield Source(name=name, path=path, format=format, rows=_mappings(container.rows, shown))
+            yield Source(name=name, path=path, format=container.kind, rows=_mappings(container.rows, shown))
 
 
 def _mappings(rows: Iterator[tuple[int, object]], name: str) -> Iterator[Row]:
