@@ -34,8 +34,12 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them."""
+    """The rows of one file as (0-based row, value), read lazily, with what the file says about all of them.
 
+    `kind`: json, yaml, parquet, arrow, npy, dataset or text.
+    """
+
+    kind: str
     rows: Iterator[tuple[int, object]]
     facts: FileFacts = field(default_factory=FileFacts)
 
@@ -50,25 +54,25 @@ def open_container(
     Raises InputError for what isn't there, is empty or can't be parsed, StorageError for what can't be read.
     """
     if _is_directory(path, name=name):
-        return _table(dataset_rows(path, name=name, wanted=columns))
+        return _table("dataset", dataset_rows(path, name=name, wanted=columns))
     head = _read_head(path, name=name)
     if as_text:
-        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
+        return Container(kind="text", rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     if head.startswith(b"PAR1"):
-        return _table(parquet_rows(path, name=name, wanted=columns))
+        return _table("parquet", parquet_rows(path, name=name, wanted=columns))
     if head.startswith((b"ARROW1\x00\x00", b"\xff\xff\xff\xff")):
-        return _table(arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name, wanted=columns))
+        return _table("arrow", arrow_rows(path, is_file=head.startswith(b"ARROW1"), name=name, wanted=columns))
     if head.startswith(NPY_MAGIC):
-        return Container(rows=npy_rows(path, name=name))
+        return Container(kind="npy", rows=npy_rows(path, name=name))
     start = head.removeprefix(BOM).lstrip(b" \t\r\n")[:1]
     if start == b"[" or (start == b"{" and not _holds_json_lines(path, name=name)):
         return _open_json(path, name=name)
     if start == b"{":
-        return Container(rows=read_json_lines(path, bad_lines, name=name))
+        return Container(kind="json", rows=read_json_lines(path, bad_lines, name=name))
     if _YAML_LIST.match(head) and _YAML_GROUPS.search(head):
-        return Container(rows=yaml_rows(path, name=name))
+        return Container(kind="yaml", rows=yaml_rows(path, name=name))
     if path.suffix.lower() == ".txt" or (_ASKING.search(head) and _ANSWERING.search(head)):
-        return Container(rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
+        return Container(kind="text", rows=text_rows(path, name=name), facts=FileFacts(whole_text=True))
     return None
 
 
@@ -125,15 +129,15 @@ def _holds_json_lines(path: Path, *, name: str) -> bool:
     return False
 
 
-def _table(rows: Iterator[tuple[int, object]] | None) -> Container | None:
-    return None if rows is None else Container(rows=rows, facts=FileFacts(columnar=True))
+def _table(kind: str, rows: Iterator[tuple[int, object]] | None) -> Container | None:
+    return None if rows is None else Container(kind=kind, rows=rows, facts=FileFacts(columnar=True))
 
 
 def _open_json(path: Path, *, name: str) -> Container:
     value = read_json_file(path, name=name)
     if isinstance(value, list):
-        return Container(rows=iter(enumerate(value)))
+        return Container(kind="json", rows=iter(enumerate(value)))
     if isinstance(value, dict) and isinstance(simulations := value.get("simulations"), list):
         header = {key: member for key, member in value.items() if key != "simulations"}
-        return Container(rows=iter(enumerate(simulations)), facts=FileFacts(header=header | {"simulations": None}))
-    return Container(rows=iter([(0, value)]))
+        return Container(kind="json", rows=iter(enumerate(simulations)), facts=FileFacts(header=header | {"simulations": None}))
+    return Container(kind="json", rows=iter([(0, value)]))

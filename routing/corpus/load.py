@@ -151,7 +151,8 @@ def _account(
     if not first:
         reasons = Counter(refusal.reason for refusal in refusals)
         counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-        raise InputError(f"{files[0].path}{' ...' if len(files) > 1 else ''}: nothing is kept; refused: {counted}")
+        told = f"the first, row {refusals[0].source_row} of {refusals[0].source_file}: {refusals[0].detail}"
+        raise InputError(f"{files[0].path}{' ...' if len(files) > 1 else ''}: nothing is kept; refused: {counted}; {told}")
     return Corpus(
         trajectories=tuple(first.values()),
         files=tuple(file.account() for file in files),

@@ -1,7 +1,7 @@
 """`routing import routes`: expert ids that another engine recorded, token by token, to a run like a measured one."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,25 +9,19 @@ from typing import Any
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.segments import PrefixTree
 from routing.core.shapes import ModelShape
-from routing.corpus.containers import check_readable, open_container
-from routing.corpus.documents import RefusedError
-from routing.corpus.files import distinct_names
-from routing.corpus.formats.art import ART_JSON_KEY, ART_KEYS, stored_trajectory
 from routing.corpus.labels import read_labels
 from routing.corpus.sequences import Corpus, CorpusFile, Refusal, TokenizedTrajectory, token_hash
-from routing.corpus.strict_json import BadLines, printable
+from routing.corpus.strict_json import printable
 from routing.corpus.tree import build_tree, tree_tables
 from routing.measure.policy import read_model
-from routing.recorded.arrays import array_rows, is_npz, is_safetensors, read_npz, read_safetensors
 from routing.recorded.count import Providers, counted, providers, uncovered
 from routing.recorded.faults import FaultError, require_layers_differ
 from routing.recorded.routes import AskedRepairs, LayerDigests, Recorded, held_to_model, recorded_layers
-from routing.recorded.rows import ROW_KEYS, read_recorded, sequences
+from routing.recorded.rows import read_recorded, sequences
 from routing.stages.corpus_record import corpus_record
 from routing.stages.importing import Imported, ImportResult, file_account, settled_label, write_import
+from routing.stages.route_files import route_sources
 from routing.store.manifest import Recording
-
-Row = tuple[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,16 +87,6 @@ def import_routes(request: RoutesRequest, note: Callable[[str], None]) -> Import
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Source:
-    """A file by the short name that its trajectories carry; `rows` are read once."""
-
-    name: str
-    path: Path
-    format: str
-    rows: Iterator[Row]
-
-
 def _read(
     request: RoutesRequest, model: ModelShape, repairs: Counter[str]
 ) -> tuple[list[_Kept], list[Refusal], list[CorpusFile]]:
@@ -111,7 +95,7 @@ def _read(
     refusals: list[Refusal] = []
     files: list[CorpusFile] = []
     seen: dict[str, str] = {}
-    for source in _sources(request.files):
+    for source in route_sources(request.files):
         num_kept, num_refused = len(kept), len(refusals)
         for place, row in source.rows:
             for part in sequences(row):
@@ -161,43 +145,6 @@ def _refuse(fault: FaultError, name: str, place: int, refusals: list[Refusal], r
     if fault.reason != "exact_repeat" and not request.skip_bad:
         raise CheckFailedError(f"{name}: row {place}: {fault.detail} ({fault.reason}); leave such rows out: --skip-bad")
     refusals.append(Refusal(source_file=name, source_row=place, reason=fault.reason, detail=fault.detail))
-
-
-def _sources(paths: Sequence[Path]) -> Iterator[_Source]:
-    for name, path in zip(distinct_names(list(map(str, paths))), paths, strict=True):
-        shown = printable(str(path))
-        if path.is_file() and path.stat().st_size and is_npz(path):
-            yield _Source(name=name, path=path, format="npz", rows=enumerate(array_rows(read_npz(path, name=shown), name=shown)))
-        elif path.is_file() and path.stat().st_size and is_safetensors(path):
-            arrays = read_safetensors(path, name=shown)
-            yield _Source(name=name, path=path, format="safetensors", rows=enumerate(array_rows(arrays, name=shown)))
-        else:
-            check_readable(path, name=shown)
-            container = open_container(path, BadLines(skip=False), name=shown, columns=(*ROW_KEYS, *ART_KEYS))
-            if container is None or container.facts.whole_text:
-                raise InputError(f"{shown}: no recorded routes (.npz, safetensors, Parquet or JSON); see docs/recorded.md")
-            format = "parquet" if container.facts.columnar else "json"
-            yield _Source(name=name, path=path, format=format, rows=_mappings(container.rows, shown))
-
-
-def _mappings(rows: Iterator[tuple[int, object]], name: str) -> Iterator[Row]:
-    for place, row in rows:
-        if not isinstance(row, Mapping):
-            raise InputError(f"{name}: row {place} is no object")
-        yield place, _as_art(row, f"{name}: row {place}") if ART_JSON_KEY in row else row
-
-
-def _as_art(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The trajectory that a Parquet file of ART holds as JSON text; of an empty group one without Choices."""
-    try:
-        trajectory = stored_trajectory(row)
-    except RefusedError as refusal:
-        if refusal.reason != "empty":
-            raise InputError(f"{where}: {refusal.detail}") from None
-        trajectory = {"trajectories": []}
-    if not isinstance(trajectory, Mapping):
-        raise InputError(f"{where}: '{ART_JSON_KEY}' is no JSON object")
-    return trajectory
 
 
 def _cover(kept: list[_Kept], refusals: list[Refusal], request: RoutesRequest) -> tuple[PrefixTree, list[_Kept], Providers]:

@@ -1,6 +1,9 @@
 """Each format of other people's files reaches the policy word for word; what is left out is counted."""
 
+import itertools
 import json
+import re
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +11,13 @@ import pytest
 from chat_rows import CALL, CHOICE, SPOKEN, SPOKEN_TEXT, refused, units
 
 from routing.core.errors import InputError
+from routing.corpus.cumulative import Conversations
+from routing.corpus.documents import FileFacts, RefusedError
+from routing.corpus.encoding import text_or_ids
+from routing.corpus.formats.registry import FORMATS, detect_format, read_row
+from routing.corpus.normalise import RULES
+from routing.corpus.render import template_renderer
+from routing.corpus.sequences import REFUSAL_REASONS
 
 ROWS = {
     "sharegpt": (
@@ -306,3 +316,51 @@ def test_a_row_of_two_formats_is_of_the_first_in_the_list_unless_one_is_named(re
     path = write("a.jsonl", [both])
     assert read(path)[0] == ["<|user|>x"]
     assert read(path, format="sharegpt")[0] == [SPOKEN_TEXT]
+
+
+ODD = (None, [], {}, 7, True, "secret", ["secret"], [None], [[]], {"secret": "secret"}, '["secret"', [{"role": "secret"}])
+
+
+def places(value, path=()):
+    """Every path into a value, the value itself left out."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield (*path, key)
+        yield from places(member, (*path, key))
+
+
+def with_at(value, path, odd):
+    if not path:
+        return odd
+    key, *rest = path
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    changed[key] = with_at(value[key], rest, odd)
+    return changed
+
+
+@pytest.mark.fault(
+    "a trajectory with null, an empty list, a number, text or an object where its format wants something else",
+    how="each of twelve odd values takes each place of a row, in eight formats",
+    tries=8,
+    outcome="a trajectory, or a refusal with a reason that quotes no content; never a traceback",
+)
+@pytest.mark.parametrize("format", ROWS)
+def test_whatever_stands_in_any_place_ends_in_a_trajectory_or_a_refusal_that_names_no_content(byte_tokenizer, format):
+    render = template_renderer(byte_tokenizer.chat_template)
+    row = ROWS[format][0]
+    num_read, refusals, counts = 0, [], Counter()
+    for path, odd in itertools.product(places(row), ODD):
+        changed = with_at(row, path, odd)
+        detect_format([changed], FileFacts())
+        documents = read_row(changed, FORMATS[format], FileFacts(columnar=odd is None))
+        Conversations().first_row(documents[0].request, 0)
+        for document in documents:
+            try:
+                num_read += bool(text_or_ids(document, render, counts))
+            except RefusedError as refusal:
+                refusals.append(refusal)
+    assert num_read
+    assert {refusal.reason for refusal in refusals} <= set(REFUSAL_REASONS)
+    # roles and types of parts are named, as they are in every format
+    assert not [one.detail for one in refusals if "secret" in re.sub(r"(role|type) '.*'", "", one.detail)]
+    assert set(counts) <= set(RULES)

@@ -1,6 +1,8 @@
 """Ids that were made elsewhere are counted once each: no padding, no second sequence in a row, nothing outside the vocabulary."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chat_rows import refused
 
@@ -34,6 +36,12 @@ def test_an_array_of_anything_else_is_refused(read, tmp_path, array, what):
         read(tmp_path / "a.npy")
 
 
+@pytest.mark.fault(
+    "a .npy file of token ids that was cut short",
+    how="the file is cut in its magic bytes, its header and its values",
+    tries=3,
+    outcome="refused in one line that names the file",
+)
 def test_an_array_cut_short_is_refused(read, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(100))
     raw = (tmp_path / "a.npy").read_bytes()
@@ -41,6 +49,26 @@ def test_an_array_cut_short_is_refused(read, tmp_path):
         (tmp_path / "a.npy").write_bytes(raw[:cut])
         with pytest.raises(InputError, match=r"cannot be read as a \.npy file"):
             read(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("container", ["parquet", "arrow"])
+def test_columns_of_ids_are_read_without_their_padding_and_labels(read, tmp_path, container):
+    padded = {
+        "input_ids": [64, 65, 66, 66],
+        "attention_mask": [1, 1, 0, 0],
+        "position_ids": [0, 1, 0, 0],
+        "labels": [-100, 65, 9, 9],
+    }
+    split = {"prompt_token_ids": [64], "completion_token_ids": [66, 67]}
+    for name, row in (("padded", padded), ("split", split)):
+        table = pa.Table.from_pylist([row])
+        if container == "parquet":
+            pq.write_table(table, tmp_path / name)
+        else:
+            with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+    texts, corpus = read(tmp_path / "padded", tmp_path / "split")
+    assert (texts, corpus.num_tokens) == (["ab", "acd"], 5)
 
 
 def test_a_prompt_and_its_completion_are_one_sequence(read, write):

@@ -175,6 +175,16 @@ def test_the_import_has_the_measured_content_hash(name, recorded_rows, measured_
     assert [(file.rows, file.kept, file.refused) for file in run.manifest.corpus.files] == [(NUM_ROWS, NUM_ROWS, 0)]
 
 
+@pytest.mark.parametrize(
+    ("version", "text", "what"),
+    [(3, "{}", "row 0: 'format_version' is 3, not 2"), (2, "[1]", "row 0: 'trajectory_json' is no JSON object")],
+)
+def test_an_art_file_of_another_make_is_refused(take, tmp_path, version, text, what):
+    pq.write_table(pa.table({"format_version": [version], "trajectory_json": [text]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=rf"a\.parquet: {what}$"):
+        take(tmp_path / "a.parquet")
+
+
 def test_checks_units_and_prefixes_are_those_of_the_measured_run(recorded_rows, measured_manifest, take, tmp_path):
     as_json(recorded_rows, tmp_path / "rows.jsonl")
     _, run = take(tmp_path / "rows.jsonl")

@@ -31,11 +31,12 @@ def _read_swe_agent(row: Row, facts: FileFacts) -> list[RawDocument]:
 
 
 def _swe_message(entry: Row, at: str, counts: Counter[str]) -> Iterable[Row]:
-    ids = entry.get("tool_call_ids")
-    if entry.get("role") == "tool" and entry.get("tool_call_id") is None and isinstance(ids, list) and len(ids) == 1:
-        counts["tool_result_id_renamed"] += 1
-        entry = {**{key: value for key, value in entry.items() if key != "tool_call_ids"}, "tool_call_id": ids[0]}
-    yield entry
+    match entry:
+        case {"role": "tool", "tool_call_ids": [str(only)], **others} if others.get("tool_call_id") is None:
+            counts["tool_result_id_renamed"] += 1
+            yield {**others, "role": "tool", "tool_call_id": only}
+        case _:
+            yield entry
 
 
 SWE_AGENT = Format(name="swe-agent", keys=("history", "trajectory"), is_row=_is_swe_agent, read=_read_swe_agent)

@@ -14,16 +14,16 @@ from routing.corpus.labels import read_labels
 # Parquet v2: the other columns repeat what `trajectory_json` holds, for queries.
 _VERSION = 2
 ART_JSON_KEY = "trajectory_json"
-ART_KEYS = (
+ART_JSON_KEYS = ("format_version", ART_JSON_KEY)  # of a Parquet v2 row, what `stored_trajectory` looks at
+_KEYS = (
     "trajectories",
     "messages_and_choices",
     "additional_histories",
     "exchanges",
     "tools",
     "metadata",
-    "format_version",
     "group_index",
-    ART_JSON_KEY,
+    *ART_JSON_KEYS,
     "messages",
 )
 
@@ -126,4 +126,4 @@ def _message(entry: Row, at: str, counts: Counter[str]) -> Iterable[Row]:
     yield message
 
 
-ART = Format(name="art", keys=ART_KEYS, is_row=_is_row, read=_read)
+ART = Format(name="art", keys=_KEYS, is_row=_is_row, read=_read)
