@@ -124,7 +124,8 @@ def test_a_dry_run_says_the_same_and_touches_nothing(damaged):
 
 def test_a_whole_run_is_left_as_it_is(request_of, measured):
     answer = repair(request_of.out, dry_run=False)
-    assert (answer.body["damaged"], answer.body["state"], answer.body["next_step"]) == ([], "finished", "nothing: the run is whole")
+    told = [answer.body[name] for name in ("damaged", "state", "next_step")]
+    assert told == [[], "finished", "nothing: the run is whole"]
     assert _files(request_of.out) == measured
 
 
