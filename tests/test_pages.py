@@ -1,4 +1,4 @@
-"""The pages on SQL and Python, and the notebook, can't rot: what they run is run as it stands, over runs of the demo's names."""
+"""The pages and the notebook that show commands can't rot: what they run is run as it stands, over runs of the demo's names."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.stores import random_loads, write_tiny_run
 
-PAGES = ("sql.md", "python.md")
+PAGES = ("sql.md", "python.md", "verify.md")
 # What a kernel does with a notebook: every cell in one namespace, the value of its last expression shown.
 RUN_CELLS = """
 import ast, json, sys
