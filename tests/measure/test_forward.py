@@ -1,5 +1,7 @@
 """Loads of a part against an independent truth: which tokens change when one expert's weights are poisoned."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,38 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(tiny_policy, sequences,
     assert torch.equal(loads, expected)
     # Three passes padded to 450 tokens fail once; 225 then hold one pass of 150, and two of 105.
     assert (budget.halvings, budget.tokens_per_batch) == (1, 225)
+
+
+def _live_bytes():
+    gc.collect()
+    return sum(one.numel() * one.element_size() for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+
+
+@pytest.mark.fault(
+    "router logits kept for every token (transformers 48131)",
+    how="two and sixteen trajectories of 64 tokens in batches of one",
+    tries=1,
+    outcome="tensors alive after a batch grow by the counts alone, 128 bytes a segment",
+)
+def test_nothing_is_kept_of_a_token_but_its_counts(tiny_policy):
+    """transformers 48131: router logits kept took 81 GB at 128k tokens. Counts of 4 layers x 8 experts are 128 bytes a segment.
+
+    14 trajectories of two segments more hold 14 x 2 x 128 bytes of counts; their logits would be 14 x 64 x 4 x 8 x 4.
+    """
+    random = np.random.default_rng(3)
+    most = {}
+    for count in (2, 16):
+        sequences = [random.integers(0, 256, 64).astype(np.int32) for _ in range(count)]
+        tree = build_tree(sequences, segment_tokens=32)
+        (part,) = plan_parts(tree, tokens_per_part=10**9)
+        before, seen = _live_bytes(), []
+        with ExpertCounter(tiny_policy.experts, top_k=tiny_policy.top_k) as counter:
+            budget = Budget(tokens_per_batch=64)
+            on_tokens = lambda _tokens: seen.append(_live_bytes() - before)  # noqa: B023, E731
+            measure_part(tiny_policy, counter, part, tree, sequences, budget, on_tokens=on_tokens)
+        assert (len(seen), len(tree.segments)) == (count, 2 * count)
+        most[count] = max(seen)
+    assert most[16] - most[2] <= 14 * 2 * 128
 
 
 @pytest.mark.fault(

@@ -55,27 +55,41 @@ def test_a_violation_names_the_check_the_layer_and_the_segment(tmp_path):
     )
 
 
-# Public reports, on a segment of 4 tokens that sends 2 rows each: 8 rows a layer.
+# Public reports, on a segment of 4 tokens that sends 2 rows each: 8 rows a layer. How each came about, and what was counted.
 CONSERVATION = {
-    "padding rows counted (vLLM 38128)": [5, 3, 1, 1],
-    "padding sent to expert 0 (prime-rl 3350, verl 7524, slime 822)": [6, 2, 1, 1],
-    "the last token lost (SGLang 12823, 20964)": [3, 1, 1, 1],
-    "counts multiplied by ranks (vLLM 22167)": [8, 4, 2, 2],
-    "a warm-up batch added (vLLM 56716)": [4, 3, 2, 1],
-    "top-1 counted": [2, 1, 1, 0],
-    "a shared expert counted": [4, 4, 2, 2],
-    "all zero": [0, 0, 0, 0],
+    "padding rows of a captured graph counted (vLLM 38128)": ("one padded token more in a segment of 4", [5, 3, 1, 1]),
+    "padding all sent to expert 0 (prime-rl 3350, verl 7524, slime 822)": ("two rows more on expert 0", [6, 2, 1, 1]),
+    "the last token of each request lost (SGLang 12823, 20964)": ("the rows of 3 of 4 tokens", [3, 1, 1, 1]),
+    "counts multiplied by the ranks (vLLM 22167)": ("every count of a layer doubled", [8, 4, 2, 2]),
+    "a warm-up batch counted (vLLM 56716)": ("two rows of another batch added", [4, 3, 2, 1]),
+    "only each token's first expert counted": ("half of the rows", [2, 1, 1, 0]),
+    "a shared expert counted": ("a row more a token", [4, 4, 2, 2]),
+    "counts that are all zero": ("a layer of zeros", [0, 0, 0, 0]),
 }
+CONSERVED = "exit 1, the layer and the segment named with rows and top-k x tokens"
 
 
-@pytest.mark.parametrize("rows", CONSERVATION.values(), ids=CONSERVATION.keys())
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(rows, marks=pytest.mark.fault(report, how=how, tries=1, outcome=CONSERVED), id=report)
+        for report, (how, rows) in CONSERVATION.items()
+    ],
+)
 def test_rows_are_top_k_times_tokens(tmp_path, rows):
+    """vLLM 38128, 22167, 56716; SGLang 12823, 20964; prime-rl 3350, verl 7524, slime 822: none of these is 4 x 2 rows."""
     failed = _failed(_run_with(tmp_path / "run", loads={(0, 1): rows}))
     assert failed["rows_conserved"] == f"segment_id=0 layer=1 routed_rows={sum(rows)} expected_routed_rows=8"
 
 
+@pytest.mark.fault(
+    "every layer written to slot 0, or later layers overwritten with zeros (SGLang 32105, vLLM 35623)",
+    how="a run with the loads of one of two layers, and with zeros for the second",
+    tries=2,
+    outcome="exit 1, the layer that is not there or not conserved named; not 1.0",
+)
 def test_every_layer_written_to_one_slot_is_no_answer(tmp_path):
-    # SGLang 32105: all layers in slot 0. vLLM 35623: later layers overwritten with zeros.
+    """SGLang 32105: all layers in slot 0. vLLM 35623: later layers overwritten with zeros."""
     one_slot = {key: rows for key, rows in LOADS.items() if key[1] == 1}
     run = write_tiny_run(tmp_path / "slot", **TREE, **MODEL, loads=one_slot)
     assert _failed(run) == {"loads_dense": "segment_id=0 layer=3 num_experts=0 expected_num_experts=4"}
@@ -95,8 +109,14 @@ def test_a_layer_or_an_expert_that_was_not_counted_is_found(tmp_path):
     assert _failed(run) == {"loads_dense": "segment_id=2 layer=3 num_experts=3 expected_num_experts=4"}
 
 
+@pytest.mark.fault(
+    "one of two micro-batches recorded (megablocks 113)",
+    how="a finished run without the loads of one of three segments",
+    tries=1,
+    outcome="exit 1, the segment named; in an unfinished run it is pending",
+)
 def test_a_segment_without_loads_is_pending_in_an_unfinished_run_only(tmp_path):
-    # megablocks 113: one of two micro-batches recorded.
+    """megablocks 113: one of two micro-batches recorded."""
     some = {key: rows for key, rows in LOADS.items() if key[0] < 2}
     assert _failed(write_tiny_run(tmp_path / "pending", **TREE, **MODEL, loads=some, is_finished=False)) == {}
     finished = write_tiny_run(tmp_path / "finished", **TREE, **MODEL, loads=some)

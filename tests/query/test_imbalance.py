@@ -46,15 +46,27 @@ def test_a_row_has_these_keys_in_this_order(tmp_path):
     assert set(_row(run, 2, 4, by_layer=True)) - set(_row(run, 2, 4)) == {"layer"}
 
 
+@pytest.mark.fault(
+    "an imbalance reduced over the wrong axis (vLLM 36304, 51784)",
+    how="loads of 100 and 200 rows in both of two layers",
+    tries=1,
+    outcome="4/3, where a reduction over layers gave 1.0",
+)
 def test_busiest_rank_is_compared_with_the_even_share(tmp_path):
-    # vLLM 36304, 51784: reduced over layers instead of ranks, these loads gave 1.0. 200 x 2 / 300 = 4/3 in both layers.
+    """vLLM 36304, 51784: reduced over layers instead of ranks, these loads gave 1.0. 200 x 2 / 300 = 4/3 in both layers."""
     run = _one_segment(tmp_path / "run", [[100, 200], [100, 200]], num_tokens=300)
     row = _row(run, 2, 300)
     assert (row["worst_imbalance"], row["worst_layer"], row["worst_rank"]) == (400 / 300, 0, 1)
 
 
+@pytest.mark.fault(
+    "layers pooled before the busiest rank is taken (QwenLM/Qwen3 1418)",
+    how="layer 0 all on rank 0, layer 1 all on rank 1",
+    tries=1,
+    outcome="worst 2.0 at EP 2, the pooled 1.0 beside it",
+)
 def test_pooling_the_layers_hides_what_the_worst_layer_shows(tmp_path):
-    # QwenLM/Qwen3 1418: layer 0 all on rank 0, layer 1 all on rank 1.
+    """QwenLM/Qwen3 1418: layer 0 all on rank 0, layer 1 all on rank 1. Pooled both ranks have 100 of 200 rows, 1.0."""
     run = _one_segment(tmp_path / "run", [[100, 0], [0, 100]], num_tokens=100)
     row = _row(run, 2, 100)
     assert (row["worst_imbalance"], row["mean_over_layers"], row["pooled_over_layers"]) == (2.0, 2.0, 1.0)
@@ -85,8 +97,14 @@ def test_ties_go_to_the_smallest_batch_then_layer_then_rank(tmp_path):
     assert (row["worst_batch"], row["worst_layer"], row["worst_rank"], row["worst_imbalance"]) == (0, 2, 1, 1.5)
 
 
+@pytest.mark.fault(
+    "unequal numbers of tokens in one batch (DeepEP 604)",
+    how="segments of 30 and 10 tokens, each on a rank of its own",
+    tries=1,
+    outcome="1.5: the mean is over the whole batch, not over each sender",
+)
 def test_unequal_tokens_use_the_mean_of_the_whole_batch(tmp_path):
-    # megablocks 113, DeepEP 604: 30 rows against 10 over two segments of 30 and 10 tokens: 30 x 2 / 40.
+    """DeepEP 604, megablocks 113: 30 rows against 10 over two segments of 30 and 10 tokens: 30 x 2 / 40 = 1.5."""
     loads = {(0, 0): [30, 0], (1, 0): [0, 10]}
     run = write_tiny_run(tmp_path / "run", paths=[[0], [1]], segment_tokens=[30, 10], loads=loads, num_experts=2, top_k=1)
     assert _row(run, 2, 40)["worst_imbalance"] == 1.5
@@ -102,8 +120,14 @@ def test_a_packed_batch_is_not_the_logical_one(tmp_path):
     assert (logical["num_tokens"], logical["worst_imbalance"]) == (200, 1.0)
 
 
+@pytest.mark.fault(
+    "a segment counted twice alike (Automodel 3247, torchtitan 1593; a resumed part)",
+    how="a second part that holds one of two segments again",
+    tries=1,
+    outcome="dropped with a notice, the same imbalance and content hash",
+)
 def test_a_segment_counted_twice_the_same_changes_nothing(tmp_path):
-    # Automodel 3247, torchtitan 1593: recompute hooks ran twice; a resumed part may repeat a segment.
+    """Automodel 3247, torchtitan 1593: recompute hooks ran twice. Here a resumed part repeats a segment."""
     loads = {(0, 0): [3, 1], (1, 0): [1, 1]}
     tree = {"paths": [[0, 1]], "segment_tokens": [4, 2], "num_experts": 2, "top_k": 1}
     once = write_tiny_run(tmp_path / "once", loads=[loads], **tree)
@@ -115,6 +139,12 @@ def test_a_segment_counted_twice_the_same_changes_nothing(tmp_path):
     assert once.manifest.content_hash == twice.manifest.content_hash
 
 
+@pytest.mark.fault(
+    "a segment counted twice with other rows",
+    how="two parts that hold one segment, (3, 1) and (2, 2) rows",
+    tries=1,
+    outcome="exit 3, segment and layer named",
+)
 def test_a_segment_counted_twice_differently_is_damage(tmp_path):
     parts = [{(0, 0): [3, 1]}, {(0, 0): [2, 2]}]
     run = write_tiny_run(

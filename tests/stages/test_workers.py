@@ -15,6 +15,7 @@ from routing.core.errors import DamagedDataError, StorageError
 from routing.core.worker import Worker
 from routing.measure import anchors
 from routing.stages import begin, settle, share, walk
+from routing.stages import measure as measure_module
 from routing.stages.measure import measure
 from routing.stages.share import measure_share
 from routing.store import worker_parts
@@ -226,6 +227,12 @@ def _commit_again(request, name, change):
     return commit_part(request.out, read_manifest(request.out), name, rows, rows_per_segment=32, elapsed_s=1.0, halvings=0)
 
 
+@pytest.mark.fault(
+    "a part that two workers counted alike",
+    how="a worker commits the rows that another one has committed",
+    tries=1,
+    outcome="dropped with a notice, the run as before",
+)
 def test_a_part_that_two_workers_counted_alike_is_kept_once(half_done):
     request, name = half_done
     before = open_run(request.out).manifest
@@ -233,6 +240,12 @@ def test_a_part_that_two_workers_counted_alike_is_kept_once(half_done):
     assert open_run(request.out).manifest == before
 
 
+@pytest.mark.fault(
+    "a part that two workers counted otherwise",
+    how="a worker commits one row more than another one has",
+    tries=1,
+    outcome="exit 3, nothing replaced",
+)
 def test_a_part_that_two_workers_counted_otherwise_is_damage_and_replaces_nothing(half_done):
     request, name = half_done
     before = (request.out / name).read_bytes()
@@ -241,6 +254,12 @@ def test_a_part_that_two_workers_counted_otherwise_is_damage_and_replaces_nothin
     assert (request.out / name).read_bytes() == before
 
 
+@pytest.mark.fault(
+    "a part whose worker died before it recorded it",
+    how="the record beside a part removed",
+    tries=1,
+    outcome="ignored with a notice, measured again; the content hash of one process",
+)
 def test_a_part_whose_record_is_missing_is_measured_again(half_done, listener, whole):
     request, name = half_done
     worker_parts.record_path(request.out, name).unlink()
@@ -249,6 +268,12 @@ def test_a_part_whose_record_is_missing_is_measured_again(half_done, listener, w
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
+@pytest.mark.fault(
+    "a worker's record edited",
+    how="a count and a table's name changed in it",
+    tries=2,
+    outcome="exit 3, the record named",
+)
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -264,6 +289,12 @@ def test_an_edited_record_is_damage(half_done, old, new, said):
         open_run(request.out)
 
 
+@pytest.mark.fault(
+    "a worker of another measurement still at work in the folder",
+    how="a record made for another policy and corpus",
+    tries=1,
+    outcome="ignored with a notice, its part measured again",
+)
 def test_the_record_of_a_worker_that_measured_something_else_is_ignored(half_done, listener, request_for, whole):
     """Somebody removed the run and began another in its place while an old worker still ran."""
     request, name = half_done
@@ -279,6 +310,64 @@ def test_a_worker_that_reads_another_corpus_does_not_join(half_done, listener):
     request, _ = half_done
     with pytest.raises(begin.InputError, match="was measured with max_tokens None, now 1000"):
         measure_share(replace(request, worker=Worker(index=0, count=2), max_tokens=1000), listener)
+
+
+@pytest.mark.fault(
+    "the same share dealt to two workers",
+    how="two processes of the same number measure at once",
+    tries=1,
+    outcome="each part once, by one of them; the content hash of one process",
+)
+def test_a_share_that_is_dealt_twice_is_measured_once(request_for, tmp_path, whole):
+    request = request_for(tmp_path / "shared")
+    first = replace(request, worker=Worker(index=0, count=2))
+    twins = [FORK.Process(target=measure_share, args=(first, Listener())) for _ in range(2)]
+    for one in twins:
+        one.start()
+    for one in twins:
+        one.join(timeout=120)
+    assert [one.exitcode for one in twins] == [0, 0]
+    run = open_run(request.out)
+    assert (run.manifest.content_hash, run.notices) == (whole.content_hash, ())
+
+
+@pytest.mark.fault(
+    "workers added and taken away while a run is measured",
+    how="one of two, then one of five, then three together measure what is left",
+    tries=1,
+    outcome="no part is measured twice; the content hash of one process",
+)
+def test_workers_may_be_more_or_fewer_each_time(request_for, tmp_path, whole):
+    request = request_for(tmp_path / "shared")
+    for worker in (Worker(index=1, count=2), Worker(index=0, count=5)):
+        _measure_three(request, worker)
+    before = _written(open_run(request.out))
+    assert len(before) == 6 < whole.planned_load_parts
+    assert _run_workers(request, 3) == [0, 0, 0]
+    after = _written(open_run(request.out))
+    assert {name: after[name] for name in before} == before
+    assert read_manifest(request.out).content_hash == whole.content_hash
+
+
+@pytest.mark.fault(
+    "a clock that jumps between the calls of one measurement",
+    how="a year back at every reading, and the times of all files shuffled",
+    tries=1,
+    outcome="every part once, elapsed time not negative, the content hash of one process",
+)
+def test_no_clock_decides_what_is_measured(request_for, listener, tmp_path, whole, monkeypatch):
+    years = itertools.count(2100, -1)
+    for module in (begin, measure_module):
+        monkeypatch.setattr(module, "utc_now", lambda: f"{next(years)}-01-01T00:00:00Z")
+    request = request_for(tmp_path / "shared")
+    _measure_three(request, Worker(index=1, count=2))
+    for number, path in enumerate(sorted(request.out.iterdir(), reverse=True)):
+        os.utime(path, (number * 1e8, number * 1e8))
+    measure(request, listener)
+    manifest = open_run(request.out).manifest
+    assert (manifest.started_at > str(manifest.finished_at), manifest.elapsed_s > 0) == (True, True)
+    assert {one.name for one in manifest.parts} == {one.name for one in whole.parts}
+    assert manifest.content_hash == whole.content_hash
 
 
 def test_a_worker_that_finds_all_parts_in_loads_no_weights(half_done, listener, monkeypatch):

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,6 +19,12 @@ def test_a_second_writer_is_told_who_holds_the_run(tmp_path):
         pass
 
 
+@pytest.mark.fault(
+    "two writers on one run",
+    how="a second process takes the lock that this one holds",
+    tries=1,
+    outcome="exit 4, the holder's process and host named",
+)
 def test_a_second_process_is_kept_out(tmp_path):
     code = "import sys, pathlib\nfrom routing.store.lock import writer_lock\nwith writer_lock(pathlib.Path(sys.argv[1])): pass"
     with writer_lock(tmp_path):
@@ -27,6 +34,12 @@ def test_a_second_process_is_kept_out(tmp_path):
     assert third.returncode == 0
 
 
+@pytest.mark.fault(
+    "the lock of a process that is gone on this host",
+    how="a lock file that names process 999999",
+    tries=1,
+    outcome="taken over with a notice",
+)
 def test_the_lock_of_a_dead_process_is_taken_over_with_a_notice(tmp_path):
     (tmp_path / LOCK_NAME).write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999}))
     with writer_lock(tmp_path) as notices:
@@ -35,6 +48,12 @@ def test_the_lock_of_a_dead_process_is_taken_over_with_a_notice(tmp_path):
     assert not (tmp_path / LOCK_NAME).exists()
 
 
+@pytest.mark.fault(
+    "the lock of another host",
+    how="a lock file that names another host",
+    tries=1,
+    outcome="exit 4, the host, the process and the file to delete named",
+)
 def test_the_lock_of_another_host_is_explained(tmp_path):
     (tmp_path / LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 7}))
     with pytest.raises(StorageError, match="pid 7 on host elsewhere; if that process is gone, delete"), writer_lock(tmp_path):
@@ -49,6 +68,27 @@ def test_workers_share_a_run_that_nobody_else_gets_and_the_last_one_leaves_no_lo
             pass
         assert sorted(one.name for one in tmp_path.iterdir()) == [LOCK_NAME, MANIFEST_LOCK_NAME]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fault(
+    "a clock that jumps while a run is locked",
+    how="time.time set to 0 and ten years ahead, the lock file's own time the other way",
+    tries=4,
+    outcome="a living holder keeps the run, a dead one does not: no time decides",
+)
+@pytest.mark.parametrize("now", [0.0, 2e9])
+@pytest.mark.parametrize("lock", [writer_lock, worker_lock])
+def test_no_clock_decides_whether_a_lock_holds(tmp_path, monkeypatch, lock, now):
+    monkeypatch.setattr(time, "time", lambda: now)
+    path = tmp_path / LOCK_NAME
+    with writer_lock(tmp_path):
+        os.utime(path, (2e9 - now, 2e9 - now))
+        with pytest.raises(StorageError, match="the run is being written"), lock(tmp_path):
+            pass
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999}))
+    os.utime(path, (2e9 - now, 2e9 - now))
+    with lock(tmp_path) as notices:
+        assert "pid 999999 is gone" in notices[0]
 
 
 @pytest.mark.parametrize("lock", [writer_lock, worker_lock])
