@@ -1,6 +1,7 @@
 """What an independent reader makes of the same bytes: the standard library alone and the rules of docs/formats.md."""
 
 import csv
+import io
 import json
 import math
 import re
@@ -93,13 +94,14 @@ def _has_routes(row: dict[str, Any]) -> bool:
 
 
 def counts_are_right(raw: bytes, answer: dict[tuple[str, int, int], int]) -> bool:
-    rows = list(csv.DictReader(raw.decode().removeprefix("\ufeff").splitlines()))
+    lines = [line for line in re.split("[\r\n]+", raw.decode().removeprefix("\ufeff")) if line]
+    rows = list(csv.DictReader(lines))
     named = [(row["unit"], int(row["layer"]), int(row["expert"]), int(row["routed_rows"])) for row in rows]
     return answer == {(unit, layer, expert): count for unit, layer, expert, count in named if count}
 
 
 def peaks_are_right(raw: bytes, answer: tuple[Any, ...]) -> bool:
-    rows = list(csv.DictReader(raw.decode().splitlines()))
+    rows = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
     return [{name: str(value) for name, value in asdict(one).items()} for one in answer] == [
         {name: str(int(cell)) if name.endswith("_bytes") else cell for name, cell in row.items()} for row in rows
     ]
