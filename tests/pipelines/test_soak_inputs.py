@@ -95,6 +95,7 @@ def _is_sound(line):
         ("tokens_that_wrap_around.csv", "counts", "unit 'u': 2305843009213693952 tokens, above 2147483647"),
         ("two_halves_of_a_character.jsonl", "guard log", None),
         ("half_a_character.jsonl", "guard log", "1: a lone surrogate in a string"),
+        ("end_of_line_in_a_key.json", "placement", r"layers[0].ra\nks: no such field"),
         ("nul_in_a_path.yaml", "plan", "8: NUL in a string"),
     ],
 )
