@@ -1,6 +1,6 @@
 # make demo: the main job on the embedded default    make test: everything that must stay true
 # make bench: speed as ratios within one run          make docs: the reference and the table of faults, written by program and tests
-# make soak: every verb that writes, killed again and again
+# make soak: kills, hostile inputs, long and large    make audit: known vulnerabilities of the tested set, asked of PyPI
 # make trace: the memory of real training steps, traced without weights, beside its price
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test bench soak trace docs lint clean
+.PHONY: demo test bench soak trace docs lint audit clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -47,9 +47,15 @@ soak: $(STAMP)
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid
 
+# Fails where nobody answers. An environment of its own: what pip-audit needs is no part of the tested set. --strict: a package nobody knows is no clean one.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(VENV)-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 docs: $(STAMP)
 	$(BIN)/python -m pytest -m fault --write-faults --numprocesses auto --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pipelines.write_docs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-audit build dist *.egg-info

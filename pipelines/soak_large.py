@@ -1,4 +1,4 @@
-"""Long and large, once: a corpus and recorded routes of 2 GB each, 1,000 parts, ten runs in one question, within 1.5 GB of memory.
+"""Long and large, once, in 1.5 GB of memory: a corpus and recorded routes of 2 GB each, 1,000 parts, ten runs in one question.
 
     python -m pipelines.soak_large [--gigabytes 2] [--trajectories 100000]
 
@@ -69,12 +69,14 @@ def write_corpus(path: Path, *, num_bytes: int, num_trajectories: int, with_rout
         for family in range(num_trajectories // FAMILY):
             seen: set[tuple[int, ...]] = set()
             shared = draw.choices(range(NUM_STRETCHES), k=per_row // 2)
-            for row in range(FAMILY):
+            for _ in range(FAMILY):
                 chosen = (*shared, *draw.choices(range(NUM_STRETCHES), k=per_row - len(shared)))
                 seen |= {chosen[:size] for size in range(1, per_row + 1)}
                 ids = f"{FIRST_FREE_ID + family}, " + ", ".join(stretches[one] for one in chosen)
-                recorded = f', "routed_experts": [{head_routes}, {", ".join(routes[one % NUM_ROUTES] for one in chosen)}]' if routes else ""
-                file.write(f'{{"task_id": "{family}", "input_ids": [{ids}]{recorded}}}\n')
+                file.write(f'{{"task_id": "{family}", "input_ids": [{ids}]')
+                if routes:
+                    file.write(f', "routed_experts": [{head_routes}, {", ".join(routes[one % NUM_ROUTES] for one in chosen)}]')
+                file.write("}\n")
             tokens_packed += 1 + STRETCH * len(seen)
     rows = num_trajectories // FAMILY * FAMILY
     return Counts(trajectories=rows, tokens_logical=rows * (1 + STRETCH * per_row), tokens_packed=tokens_packed)
@@ -141,8 +143,9 @@ def parts_step(folder: Path) -> Iterator[str]:
     loads_a_unit = 4
     answers = []
     for name, rows_per_part in (("many", loads_a_unit), ("one", loads_a_unit * NUM_PARTS)):
-        taken = [sys.executable, "-c", PARTED, str(rows_per_part), "import", "counts", str(table), "--top-k", "1", "--label", "same"]
-        spent = _spent(f"import of {loads_a_unit * NUM_PARTS // rows_per_part:,} parts", [*taken, "--out", str(folder / name)])
+        imported = ["import", "counts", str(table), "--top-k", "1", "--label", "same", "--out", str(folder / name)]
+        num_parts = loads_a_unit * NUM_PARTS // rows_per_part
+        spent = _spent(f"import into {num_parts:,} parts", [sys.executable, "-c", PARTED, str(rows_per_part), *imported])
         yield from _faults(f"{name} parts", spent, None)
         answers.append(_asked(f"imbalance, {name} parts", [folder / name]))
     if _without_run(answers[0]) != _without_run(answers[1]):
@@ -171,8 +174,8 @@ def _routing() -> list[str]:
 def _spent(what: str, command: list[str]) -> Spent:
     began = time.monotonic()
     spent = spent_by(command)
-    figures = f"peak {spent.peak_bytes / 1e6:,.0f} MB, {spent.processor_s:.0f} s of processor time, {time.monotonic() - began:.0f} s"
-    print(f"{what}: exit {spent.exit_code}, {figures}", flush=True)
+    times = f"{spent.processor_s:.0f} s of processor time, {time.monotonic() - began:.0f} s"
+    print(f"{what}: exit {spent.exit_code}, peak {spent.peak_bytes / 1e6:,.0f} MB, {times}", flush=True)
     return spent
 
 

@@ -9,6 +9,9 @@ class RoutingError(Exception):
 
     exit_code = 1
 
+    def __init__(self, message: str) -> None:
+        super().__init__(r"\n".join(message.splitlines()))  # a name or a key in it may hold the end of a line
+
 
 class CheckFailedError(RoutingError):
     """Something measured breaks a rule that must hold: conservation, distinct experts, an exceeded allowance."""

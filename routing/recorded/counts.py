@@ -43,16 +43,17 @@ def read_count_table(path: Path, *, is_parquet: bool, name: str) -> CountTable:
 
     try:
         table = _read(path, is_parquet=is_parquet)
-    except (pa.ArrowException, OSError) as error:
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: no table of counts: {' '.join(str(error).split())[:120]}") from None
-    missing = [column for column in COLUMNS if column not in table.column_names]
+    missing = [column for column in COLUMNS if column not in names]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}; a table of counts has unit, {', '.join(COLUMNS)}")
     columns = {column: _integers(table, column, name) for column in COLUMNS}
-    units = table["unit"].to_pylist() if "unit" in table.column_names else ["0"] * table.num_rows
+    units = table["unit"].to_pylist() if "unit" in names else ["0"] * table.num_rows
     if any(unit is None for unit in units):
         raise InputError(f"{name}: a row without a unit")
-    num_tokens = _integers(table, "num_tokens", name) if "num_tokens" in table.column_names else None
+    num_tokens = _integers(table, "num_tokens", name) if "num_tokens" in names else None
     return CountTable(units=tuple(map(str, units)), num_tokens=num_tokens, **columns)
 
 
@@ -144,6 +145,8 @@ def _unit_tokens(table: CountTable, unit_place: Integers, names: list[str], num_
     if table.num_tokens is None:
         if num_tokens is None:
             raise InputError(f"{name}: how many tokens has a unit? --num-tokens N, or a column num_tokens")
+        if num_tokens > MAX_ROWS:
+            raise InputError(f"--num-tokens: {num_tokens} is above {MAX_ROWS}")
         return np.full(len(names), num_tokens, dtype=np.int64)
     if num_tokens is not None:
         raise InputError(f"{name}: has a column num_tokens; leave --num-tokens out")
@@ -152,6 +155,9 @@ def _unit_tokens(table: CountTable, unit_place: Integers, names: list[str], num_
     odd = np.flatnonzero(table.num_tokens != tokens_U[unit_place])
     if len(odd):
         raise InputError(f"{name}: {_row(table, int(odd[0]))}: num_tokens differs within the unit")
+    beyond = np.flatnonzero(tokens_U > MAX_ROWS)  # times top-k it would pass 64 bits, and a sum wrapped around looks sound
+    if len(beyond):
+        raise InputError(f"{name}: unit {names[beyond[0]][:40]!a}: {tokens_U[beyond[0]]} tokens, above {MAX_ROWS}")
     return tokens_U
 
 

@@ -1,6 +1,7 @@
 """CSV files with a fixed heading: read whole, refused with the line."""
 
 import csv
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ def read_rows(path: Path, *, what: str, columns: tuple[str, ...], row: Callable[
     InputError with the line for another heading, for too few or too many cells and for what `row` refuses; StorageError where
     reading fails.
     """
-    rows = csv.reader(read_text(path, what=what).splitlines(), strict=True)
+    rows = csv.reader(io.StringIO(read_text(path, what=what), newline=""), strict=True)
     found = []
     try:
         if tuple(next(rows, ())) != columns:

@@ -1,6 +1,7 @@
 """YAML 1.2 to values that know their line: plain data only, decimals exact, nothing that a reader would not expect.
 
-Refused with the line: duplicate keys, tags, anchors and aliases, directives, several documents, deep nesting.
+Refused with the line: duplicate keys, tags, anchors and aliases, directives, several documents, deep nesting, NUL and lone
+surrogates in strings.
 """
 
 import re
@@ -96,7 +97,8 @@ def _node(events: _Events, event: Any, *, depth: int) -> Node:
                 items.append(_node(events, item, depth=depth + 1))
             return Node(line, items)
         case _:
-            return Node(line, _scalar(event.value) if event.implicit[0] else event.value)
+            text = _text(events, event)
+            return Node(line, _scalar(text) if event.implicit[0] else text)
 
 
 def _mapping(events: _Events, depth: int) -> dict[str, Node]:
@@ -105,10 +107,23 @@ def _mapping(events: _Events, depth: int) -> dict[str, Node]:
         line = event.start_mark.line + 1
         if type(event).__name__ != "ScalarEvent":
             raise InputError(f"{events.where}:{line}: a key is a word")
-        if event.value in found:
-            raise InputError(f"{events.where}:{line}: key {event.value[:40]!r} is there twice")
-        found[event.value] = Node(line, _node(events, events.take(), depth=depth + 1).value)  # its key's line: errors name keys
+        key = _text(events, event)
+        if key in found:
+            raise InputError(f"{events.where}:{line}: key {key[:40]!r} is there twice")
+        found[key] = Node(line, _node(events, events.take(), depth=depth + 1).value)  # its key's line: errors name keys
     return found
+
+
+def _text(events: _Events, event: Any) -> str:
+    """A scalar as written, the two halves of a character that JSON escapes (`\\ud83d\\ude00`) joined."""
+    line = event.start_mark.line + 1
+    try:
+        text: str = event.value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{events.where}:{line}: a lone surrogate in a string") from error
+    if "\x00" in text:
+        raise InputError(f"{events.where}:{line}: NUL in a string")
+    return text
 
 
 def _scalar(text: str) -> Any:

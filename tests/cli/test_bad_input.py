@@ -109,6 +109,12 @@ def test_a_bad_flag_of_measure_is_exit_2(invoke, policy, tmp_path, flags, word):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.fault(
+    "a pickle checkpoint; a repository that needs remote code",
+    how="folders with pytorch_model.bin alone, and with auto_map",
+    tries=2,
+    outcome="refused, exit 2, nothing loaded",
+)
 def test_a_policy_that_is_none_is_exit_2(invoke, tmp_path, policy):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"text": "hello there"}\n')

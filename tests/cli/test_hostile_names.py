@@ -30,7 +30,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evil_run(tmp_path_factory):
-    """A run whose manifest and units hold such names, below a folder of quotes; one segment a trajectory, rows 50 + s : 50 - s."""
+    """A run whose manifest and units hold such names, below a folder of quotes; rows 50 + s : 50 - s in segment s."""
     folder = tmp_path_factory.mktemp("it's \"quoted\"; DROP TABLE loads --") / "run"
     loads = {(segment, 0): [50 + segment, 50 - segment] for segment in range(4)}
     units = [f"{EVIL}/{segment}" for segment in range(4)]

@@ -51,6 +51,12 @@ def test_corpus_order_is_files_as_given_and_rows_as_in_the_file(words, write):
     assert placed(load_corpus([b, a], tokenizer=words)) == [("b.jsonl", 0), ("a.jsonl", 0), ("a.jsonl", 1)]
 
 
+@pytest.mark.fault(
+    "the same trajectory twice, in one file and in two",
+    how="repeats of token ids",
+    tries=2,
+    outcome="the first is kept, the others counted as exact_repeat",
+)
 def test_an_exact_repeat_is_dropped_and_the_first_in_corpus_order_kept(words, write):
     a, b = write("a.jsonl", [ids_row(1), ids_row(2), ids_row(1)]), write("b.jsonl", [ids_row(2)])
     corpus = load_corpus([a, b], tokenizer=words)
@@ -187,6 +193,12 @@ def test_files_of_one_name_are_told_apart_by_their_folders(words, write):
     assert [trajectory.unit for trajectory in corpus.trajectories] == ["x/a.jsonl#0", "y/a.jsonl#0"]
 
 
+@pytest.mark.fault(
+    "a trajectory longer than the model takes",
+    how="3 tokens, 2 positions",
+    tries=1,
+    outcome="refused as too_long with both numbers, never cut",
+)
 def test_a_trajectory_beyond_the_positions_of_the_model_is_refused_never_cut(words, write):
     corpus = load_corpus([write("a.jsonl", [ids_row(1, 2), ids_row(1, 2, 3)])], tokenizer=words, max_positions=2)
     assert placed(corpus) == [("a.jsonl", 0)]
@@ -194,6 +206,12 @@ def test_a_trajectory_beyond_the_positions_of_the_model_is_refused_never_cut(wor
     assert corpus.refusals[0].detail == "3 tokens, the model takes 2"
 
 
+@pytest.mark.fault(
+    "token ids that are none: negative, beyond the vocabulary, 10**30, no integers, masks of another length, only padding",
+    how="one such row beside a sound one",
+    tries=11,
+    outcome="refused with the value, counted; the sound row is kept",
+)
 @pytest.mark.parametrize(
     ("row", "reason", "detail"),
     [
@@ -255,6 +273,12 @@ def test_a_tokenizer_that_fails_is_named_with_the_rows(words, write, monkeypatch
         load_corpus([write("a.txt", "x")], tokenizer=words)
 
 
+@pytest.mark.fault(
+    "arguments nested 50 to 100,000 deep",
+    how="one row a depth, rendered by a template",
+    tries=6,
+    outcome="a trajectory, a refusal as too_deep, or a bad line with its number",
+)
 @pytest.mark.parametrize("depth", [50, 300, 480, 700, 900, 100_000])
 def test_deep_nesting_ends_in_a_trajectory_a_refusal_or_a_bad_line(byte_tokenizer, write, depth):
     call = {"function": {"name": "f", "arguments": {"a": "HERE"}}}
@@ -281,6 +305,12 @@ def test_a_template_that_recurses_without_end_is_refused(words, write):
     assert refused(corpus) == [("a.jsonl", 1, "too_deep")]
 
 
+@pytest.mark.fault(
+    "an empty trajectory; NUL in a text",
+    how="texts that a template makes so",
+    tries=2,
+    outcome="refused as empty and content, counted",
+)
 def test_nul_and_empty_texts_are_refused(words, write):
     words.chat_template = "{{ messages[0].content }}"
     corpus = load_corpus([write("a.jsonl", [chat("x"), chat("")])], tokenizer=words)
@@ -364,3 +394,25 @@ def test_a_file_that_changes_while_it_is_read_is_refused(words, write, change):
 
     with pytest.raises(InputError, match=r"a\.jsonl: changed while it was read"):
         load_corpus([path], tokenizer=words, on_trajectory=on_trajectory)
+
+
+@pytest.mark.fault(
+    "a chat template that reaches for Python",
+    how="templates that walk to a class, call a builtin, change a list, open a file",
+    tries=4,
+    outcome="each stopped by Jinja's sandbox, the row refused as template",
+)
+@pytest.mark.parametrize(
+    "reach",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ messages.append(1) }}",
+        "{% include '/etc/passwd' %}",
+    ],
+)
+def test_a_template_stays_in_its_sandbox(byte_tokenizer, write, reach, monkeypatch):
+    template = "{% if messages[0].content == 'evil' %}" + reach + "{% else %}fine{% endif %}"
+    monkeypatch.setattr(byte_tokenizer, "chat_template", template)
+    corpus = load_corpus([write("a.jsonl", [chat("x"), chat("evil")])], tokenizer=byte_tokenizer)
+    assert refused(corpus) == [("a.jsonl", 1, "template")]

@@ -43,6 +43,12 @@ def test_an_assistant_may_speak_first_and_no_system_prompt_is_needed():
     assert normal(*messages) == (messages, {})
 
 
+@pytest.mark.fault(
+    "content null or absent",
+    how="an assistant message of each",
+    tries=2,
+    outcome="the empty text, counted",
+)
 @pytest.mark.parametrize("message", [{"role": "assistant"}, {"role": "assistant", "content": None}])
 def test_null_or_absent_content_is_the_empty_text(message):
     assert normal(message) == ([{"role": "assistant", "content": ""}], {"content_null_to_empty": 1})
@@ -54,6 +60,12 @@ def test_text_parts_are_joined_without_a_separator():
     assert normal({"role": "user", "content": []})[0] == [{"role": "user", "content": ""}]
 
 
+@pytest.mark.fault(
+    "content as a list with a part that is no text",
+    how="parts of other kinds",
+    tries=7,
+    outcome="the row is refused, its content not repeated",
+)
 @pytest.mark.parametrize(
     "part",
     [
@@ -78,6 +90,12 @@ def test_content_that_is_neither_text_nor_parts_is_refused(content):
     assert refusal(USER, {"role": "tool", "content": content})[0] == "content"
 
 
+@pytest.mark.fault(
+    "arguments as text, as an object, as neither",
+    how="one call each",
+    tries=12,
+    outcome="an object for the template, by a rule that is counted",
+)
 @pytest.mark.parametrize(
     ("stored", "object_", "rule"),
     [

@@ -15,6 +15,12 @@ def rows_of(path, *, skip=False):
     return list(read_json_lines(path, BadLines(skip=skip), name="f.jsonl"))
 
 
+@pytest.mark.fault(
+    "no plain JSON: NaN, 1e999, duplicate keys, lone surrogates, NUL, bad UTF-8, nesting, 5,000 digits, a cut",
+    how="17 pieces, each with one of these",
+    tries=17,
+    outcome="refused by name",
+)
 @pytest.mark.parametrize(
     ("raw", "what"),
     [
@@ -88,11 +94,23 @@ def test_file_names_that_cannot_be_printed_are_escaped():
     assert printable("bad\udcff") == "bad\\udcff"
 
 
+@pytest.mark.fault(
+    "U+2028 and U+0085 inside a string, CRLF, blank lines",
+    how="one file that holds them",
+    tries=1,
+    outcome="read as the two rows it has",
+)
 def test_lines_are_split_at_line_feeds_only(write):
     raw = '{"a": "x\u2028y\u0085z\x0c"}\r\n\r\n  \n{"a": 2}'.replace("\x0c", "").encode()
     assert rows_of(write("f.jsonl", raw)) == [(0, {"a": "x\u2028y\u0085z"}), (1, {"a": 2})]
 
 
+@pytest.mark.fault(
+    "a byte order mark",
+    how="in front of JSON Lines and of JSON",
+    tries=2,
+    outcome="read as if it were not there",
+)
 def test_a_byte_order_mark_opens_a_file_and_is_dropped(write):
     assert rows_of(write("f.jsonl", b'\xef\xbb\xbf{"a": 1}\n')) == [(0, {"a": 1})]
     assert read_json_file(write("f.json", b"\xef\xbb\xbf[1]"), name="f.json") == [1]
@@ -111,6 +129,12 @@ def test_a_skipped_line_is_counted_and_keeps_its_row_number(write):
     assert bad_lines.num_skipped == 1
 
 
+@pytest.mark.fault(
+    "a file full of bad lines under --on-bad-line skip",
+    how="one line more than the cap (1,000, lowered for the test)",
+    tries=1,
+    outcome="stopped: damaged, or of another format",
+)
 def test_skipping_ends_at_the_cap(write, monkeypatch):
     monkeypatch.setattr(strict_json, "MAX_SKIPPED_LINES", 3)
     assert rows_of(write("f.jsonl", '{"a": 1}\n' + "x\n" * 3), skip=True) == [(0, {"a": 1})]
@@ -118,6 +142,12 @@ def test_skipping_ends_at_the_cap(write, monkeypatch):
         rows_of(write("f.jsonl", '{"a": 1}\n' + "x\n" * 4), skip=True)
 
 
+@pytest.mark.fault(
+    "a huge line",
+    how="a line above the limit (256 MiB, lowered for the test), stopped at and skipped",
+    tries=2,
+    outcome="named with its number, never held whole; the next line is read",
+)
 def test_a_line_above_the_limit_is_a_bad_line_and_the_next_one_is_read(write, monkeypatch):
     monkeypatch.setattr(strict_json, "MAX_LINE_BYTES", 20)
     path = write("f.jsonl", '{"a": 1}\n{"a": "' + "x" * 100 + '"}\n{"a": 3}\n')

@@ -61,7 +61,7 @@ def test_what_transformers_carries_itself_is_no_foreign_code(config):
     "a tokenizer that names a class of its own",
     how="tokenizer_config.json with auto_map to a module beside it that would write a file",
     tries=1,
-    outcome="the module is not run; the tokenizer's own file is read, or refused",
+    outcome="the module is not run; tokenizer.json is read",
 )
 def test_a_module_beside_a_tokenizer_is_not_run(policy, tmp_path):
     folder = shutil.copytree(policy, tmp_path / "policy")
@@ -69,8 +69,5 @@ def test_a_module_beside_a_tokenizer_is_not_run(policy, tmp_path):
     body = json.loads((folder / "tokenizer_config.json").read_text())
     body |= {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]}, "tokenizer_class": "Tokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(body))
-    try:
-        assert len(load_tokenizer(resolve_policy(str(folder)))) == 256
-    except InputError as error:
-        assert "no tokenizer to load" in str(error)
+    assert len(load_tokenizer(resolve_policy(str(folder)))) == 256
     assert not (tmp_path / "run").exists()

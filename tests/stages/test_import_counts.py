@@ -180,6 +180,12 @@ class Runs:
         return (print, ("run by a pickle",))
 
 
+@pytest.mark.fault(
+    "a recorder's dump that is a pickle of more than tensors",
+    how="one that would print when loaded",
+    tries=1,
+    outcome="refused; nothing ran",
+)
 def test_a_pickle_of_more_than_tensors_is_not_loaded(take, tmp_path, capsys):
     torch.save({"logical_count": Runs()}, tmp_path / "recorder.pt")
     with pytest.raises(InputError, match="such could run code and is not loaded"):

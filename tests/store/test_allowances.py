@@ -203,6 +203,12 @@ def test_what_contradicts_the_table_is_refused_with_its_line(tmp_path, old, new,
     assert _refused(tmp_path, text).startswith(f"{line}: {message}")
 
 
+@pytest.mark.fault(
+    "YAML tags, anchors, aliases, merges, duplicate keys, nesting of 50",
+    how="one of them put into a sound table",
+    tries=10,
+    outcome="refused with the line",
+)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -232,6 +238,12 @@ def test_a_field_that_lacks_is_named_with_the_line_of_its_entry(tmp_path):
     assert _refused(tmp_path, text) == f"{_line_of(text, '- ep: 2')}: entries[0].status: is missing"
 
 
+@pytest.mark.fault(
+    "a bomb of YAML aliases",
+    how="40 levels of nine",
+    tries=1,
+    outcome="refused at the first anchor",
+)
 def test_a_bomb_of_aliases_is_refused_before_it_grows(tmp_path):
     levels = "\n".join(f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 9)}]" for level in range(1, 40))
     assert _refused(tmp_path, f"l0: &l0 [x]\n{levels}\n").startswith("1: anchors and aliases")

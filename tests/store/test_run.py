@@ -64,6 +64,12 @@ def test_a_part_that_the_manifest_lacks_is_ignored_with_a_notice(run_folder):
     assert run.read("loads").num_rows == 6
 
 
+@pytest.mark.fault(
+    "a part that is a symbolic link",
+    how="a part moved out of the run and linked to",
+    tries=1,
+    outcome="refused, exit 3",
+)
 def test_a_part_that_is_a_link_is_refused(run_folder, tmp_path):
     path = run_folder / "loads-00000.parquet"
     path.rename(tmp_path / "elsewhere.parquet")
@@ -105,6 +111,12 @@ def test_a_manifest_that_is_no_manifest_is_refused_in_one_line(run_folder, raw):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.fault(
+    "a part name that leaves the run's folder",
+    how="a resealed manifest that names ../loads-00000.parquet",
+    tries=1,
+    outcome="refused, exit 3, before it is opened",
+)
 def test_a_part_name_that_leaves_the_run_is_refused(run_folder, tmp_path, monkeypatch):
     (tmp_path / "loads-00000.parquet").write_bytes((run_folder / "loads-00000.parquet").read_bytes())
     from routing.store import manifest as manifests
@@ -240,6 +252,12 @@ def test_a_loop_of_links_is_no_run(tmp_path):
         open_run(tmp_path / "loop")
 
 
+@pytest.mark.fault(
+    "an --out that is a link, a pipe or a folder",
+    how="written to",
+    tries=3,
+    outcome="refused, exit 2; the thing stays as it was",
+)
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_only_a_plain_file_is_replaced(tmp_path, kind):
     target = tmp_path / "target"
@@ -249,6 +267,12 @@ def test_only_a_plain_file_is_replaced(tmp_path, kind):
     assert [one.name for one in tmp_path.iterdir()] == ["target"]
 
 
+@pytest.mark.fault(
+    "a run name with a blank, a leading dot, 65 letters, other letters",
+    how="a run begun under each",
+    tries=4,
+    outcome="refused, exit 2, nothing made",
+)
 @pytest.mark.parametrize("name", [".hidden", "a b", "x" * 65, "über"])
 def test_a_run_name_is_plain(tmp_path, name):
     with pytest.raises(InputError, match="a run's name"), writing(tmp_path / name):
