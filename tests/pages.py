@@ -5,7 +5,7 @@ The kinds of blocks, named behind the three backticks:
     sh        commands; a block without a name is one
     python    a program
     text      what a terminal shows of the sh block before it, or stdout of the python block before it
-Nothing else is taken. A block below a line `*Not run: REASON.*` is only read. What may vary between two runs of a block is
+Nothing else is taken. A block below a line `*Not run: REASON.*` is only read, and so is its text. What may vary between two runs of a block is
 elapsed time, hashes and points in time, and what the page leaves out with `...` (a line of it: any lines). Behind `measured`
 (```console measured) a number may also be off by one part in fifty: another processor rounds a router's logits otherwise.
 """
@@ -73,18 +73,11 @@ def blocks_of(page: str, text: str) -> tuple[Block, ...]:
         above = text[: found.start()].rstrip().rpartition("\n")[2]
         reason = _NOT_RUN.match(above)
         line = text.count("\n", 0, found.start()) + 1
-        block = Block(
-            page=page,
-            line=line,
-            kind=name,
-            code=found[2],
-            is_measured=how == ["measured"],
-            not_run=None if reason is None else reason[1],
-        )
+        not_run = reason[1] if reason else blocks[-1].not_run if blocks and name == "text" else None
+        block = Block(page=page, line=line, kind=name, code=found[2], is_measured=how == ["measured"], not_run=not_run)
         is_known = name in KINDS and how in ([], ["measured"])
         assert is_known, f"{block.place}: a block of {found[1]!r}; there are {KINDS}"
-        shows = blocks and blocks[-1].kind in ("sh", "python") and (blocks[-1].not_run is None) == (block.not_run is None)
-        assert name != "text" or shows, f"{block.place}: text that no sh or python block before it prints; indent a formula"
+        assert name != "text" or (blocks and blocks[-1].kind in ("sh", "python")), f"{block.place}: text that no sh or python block before it prints; indent a formula"
         blocks.append(block)
     fences = [text.count("\n", 0, fence.start()) + 1 for fence in _ANY_FENCE.finditer(text)]
     assert len(fences) == 2 * len(blocks), f"{page}: a fence that opens or closes no block of ours, among lines {fences}"
