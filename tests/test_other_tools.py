@@ -1,4 +1,4 @@
-"""The numbers of docs/other_tools.md follow from its eight tokens, tool by tool; the page's own run holds those that were measured."""
+"""The numbers of docs/other_tools.md follow from its eight tokens; the page's own run holds those that were measured."""
 
 import re
 from fractions import Fraction
@@ -11,7 +11,10 @@ from tests.pages import read_page
 TEXT = read_page("docs/other_tools.md")
 ROWS = re.findall(r"^\| (.+?) \| [^|]+ \| ([\d.]+) \| ([\d. x+/()]+) \| (?:measured|published) \|$", TEXT, re.MULTILINE)
 SUMS = re.findall(SUM, TEXT, re.MULTILINE)
-LAYERS = [[tuple(map(int, pair)) for pair in re.findall(r"\((\d), (\d)\)", line)] for line in re.findall(r"^layer_\d = .*", TEXT, re.M)]
+LAYERS = [
+    [tuple(map(int, pair)) for pair in re.findall(r"\((\d), (\d)\)", line)]
+    for line in re.findall(r"^layer_\d = .*", TEXT, re.MULTILINE)
+]
 
 
 def test_the_table_of_counts_is_that_of_the_routes():

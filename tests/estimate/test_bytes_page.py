@@ -1,4 +1,4 @@
-"""The arithmetic of docs/bytes.md is right, and has a line for every term; that the program prints the same, the page's own run holds."""
+"""The arithmetic of docs/bytes.md is right and has a line for every term; the page's own run holds that the program prints it."""
 
 import re
 from fractions import Fraction
