@@ -5,9 +5,10 @@ The kinds of blocks, named behind the three backticks:
     sh        commands; a block without a name is one
     python    a program
     text      what a terminal shows of the sh block before it, or stdout of the python block before it
-Nothing else is taken. A block below a line `*Not run: REASON.*` is only read. What may vary between two runs of a block is
-elapsed time, hashes and points in time, and what the page leaves out with `...` (a line of it: any lines). Behind `measured`
-(```console measured) a number may also be off by one part in fifty: another processor rounds a router's logits otherwise.
+Nothing else is taken. A block below a line `*Not run: REASON.*` is only read, and so is its text. What may vary between two
+runs of a block is elapsed time, hashes and points in time, and what the page leaves out with `...` (a line of it: any lines).
+Behind `measured` (```console measured) a number may also be off by one part in fifty: another processor rounds a router's
+logits otherwise.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ANY_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})", re.MULTILINE)
 _NOT_RUN = re.compile(r"^\*Not run: (.+)\.\*$")
 _FORM = re.compile(r"^    (routing .*)$", re.MULTILINE)
+_QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\]*\"")  # where a shell changes nothing
 _NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _VARIES = (
     (re.compile(r"\b\d+(?:\.\d+)? (?:ms|s|min|h)\b"), r"\d+(?:\.\d+)? (?:ms|s|min|h)"),
@@ -73,18 +75,12 @@ def blocks_of(page: str, text: str) -> tuple[Block, ...]:
         above = text[: found.start()].rstrip().rpartition("\n")[2]
         reason = _NOT_RUN.match(above)
         line = text.count("\n", 0, found.start()) + 1
-        block = Block(
-            page=page,
-            line=line,
-            kind=name,
-            code=found[2],
-            is_measured=how == ["measured"],
-            not_run=None if reason is None else reason[1],
-        )
+        not_run = reason[1] if reason else blocks[-1].not_run if blocks and name == "text" else None
+        block = Block(page=page, line=line, kind=name, code=found[2], is_measured=how == ["measured"], not_run=not_run)
         is_known = name in KINDS and how in ([], ["measured"])
         assert is_known, f"{block.place}: a block of {found[1]!r}; there are {KINDS}"
-        shows = blocks and blocks[-1].kind in ("sh", "python") and (blocks[-1].not_run is None) == (block.not_run is None)
-        assert name != "text" or shows, f"{block.place}: text that no sh or python block before it prints; indent a formula"
+        is_shown = bool(blocks) and blocks[-1].kind in ("sh", "python")
+        assert name != "text" or is_shown, f"{block.place}: text that no sh or python block before it prints; indent a formula"
         blocks.append(block)
     fences = [text.count("\n", 0, fence.start()) + 1 for fence in _ANY_FENCE.finditer(text)]
     assert len(fences) == 2 * len(blocks), f"{page}: a fence that opens or closes no block of ours, among lines {fences}"
@@ -204,7 +200,7 @@ def _words(line: str) -> tuple[list[str], str | None] | None:
         return None
     target = words[-1] if words[-2:-1] == [">"] else None
     words = words[:-2] if target else words
-    is_for_a_shell = set(line) & set("$*~`\\") or any(re.fullmatch(r"[|&;<>]+", word) for word in words)
+    is_for_a_shell = set(_QUOTED.sub("", line)) & set("$*~`\\") or any(re.fullmatch(r"[|&;<>]+", word) for word in words)
     return None if words[:1] != ["routing"] or is_for_a_shell else (words[1:], target)
 
 

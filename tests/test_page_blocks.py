@@ -16,7 +16,7 @@ def _block(**fields):
         ("```yaml\na: 1\n```\n", "page.md:1: a block of 'yaml'"),
         ("```console twice\n$ true\n```\n", "page.md:1: a block of 'console twice'"),
         ("words\n\n```text\n1.0\n```\n", "page.md:3: text that no sh or python block"),
-        ("*Not run: no GPU here.*\n\n```sh\ntrue\n```\n\n```text\n1.0\n```\n", "page.md:7: text that no sh or python block"),
+        ("```console\n$ true\n```\n\n```text\n1.0\n```\n", "page.md:5: text that no sh or python block"),
         ("- item\n  ```sh\n  false\n  ```\n", "page.md: a fence that opens or closes no block of ours, among lines [2, 4]"),
         ("~~~sh\nfalse\n~~~\n", "page.md: a fence that opens or closes no block of ours, among lines [1, 3]"),
         ("```sh\nfalse\n", "page.md: a fence that opens or closes no block of ours, among lines [1]"),
@@ -29,8 +29,9 @@ def test_no_block_of_an_unlisted_kind_escapes(text, said):
 
 
 def test_a_block_is_not_run_only_where_the_reader_is_told_why():
-    text = "```sh\ntrue\n```\n\n*Not run: it needs a GPU.*\n\n```sh\nfalse\n```\n"
-    assert [(block.line, block.not_run) for block in blocks_of("page.md", text)] == [(1, None), (7, "it needs a GPU")]
+    text = "```sh\ntrue\n```\n\n*Not run: it needs a GPU.*\n\n```sh\nfalse\n```\n\n```text\n80 GB\n```\n\n```sh\ntrue\n```\n"
+    why = "it needs a GPU"
+    assert [(block.line, block.not_run) for block in blocks_of("page.md", text)] == [(1, None), (7, why), (11, why), (15, None)]
 
 
 def test_an_indented_command_is_a_form_up_to_what_is_said_of_it():

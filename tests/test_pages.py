@@ -112,7 +112,8 @@ def test_every_module_and_target_that_a_page_names_exists(page):
 @pytest.mark.parametrize("page", LINKED)
 def test_every_link_of_a_page_leads_somewhere(page):
     here = (REPOSITORY / page).parent
-    for target, _, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([^)\s]+))?\)", read_page(page)):
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", read_page(page), flags=re.MULTILINE | re.DOTALL)
+    for target, _, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([^)\s]+))?\)", prose):
         found = here / target if target else REPOSITORY / page
         assert found.exists(), f"{page}: {target}"
         assert not heading or heading in _headings(found.read_text(encoding="utf-8")), f"{page}: {target}#{heading}"

@@ -1,7 +1,5 @@
-"""The arithmetic of docs/bytes.md is right, and has a line for every term; that the program prints the same, the page's own run holds."""
+"""The arithmetic of docs/bytes.md is right and has a line for every term; the page's own run holds that the program prints it."""
 
-import ast
-import operator
 import re
 from fractions import Fraction
 
@@ -9,10 +7,11 @@ import pytest
 
 from routing.stages.estimator import Estimator
 from routing.store.waves import parse_wave
+from tests.calculator import SUM, calculated
 from tests.conftest import REPOSITORY
 
 TEXT = (REPOSITORY / "docs" / "bytes.md").read_text(encoding="utf-8")
-SUMS = re.findall(r"^    ([\d,. x+/()]+) = ([\d,.]+)$", TEXT, re.MULTILINE)
+SUMS = re.findall(SUM, TEXT, re.MULTILINE)
 TERMS = re.findall(r"^\| `(\w+)` \| .* \| ([\d,. x+()]+) \| ([\d,]+) \|$", TEXT, re.MULTILINE)
 WAVE = """
 model: qwen3.6-35b-a3b
@@ -22,19 +21,6 @@ first_gradient_execution: true
 groups:
 - {attention_rows: [100000, 100000], gdn_rows: [100000, 100000], longest_packed_tokens: 200000}
 """
-OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul, ast.Div: operator.truediv}
-
-
-def calculated(text):
-    """What a pocket calculator shows of `text`, exactly."""
-    source = text.replace(",", "").replace("x", "*").strip()
-
-    def value(node):
-        if isinstance(node, ast.BinOp):
-            return OPERATORS[type(node.op)](value(node.left), value(node.right))
-        return Fraction(ast.get_source_segment(source, node))
-
-    return value(ast.parse(source, mode="eval").body)
 
 
 def test_a_pocket_calculator_multiplies_before_it_adds_and_rounds_nothing():
