@@ -1,10 +1,11 @@
 """The page escapes what it is given and leaves nothing undefined."""
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 
 from routing.audit.claims import compare
-from routing.audit.page import layer_table, page
+from routing.audit.page import breakable, layer_table, page, short
 from tests.audit.made import cut, entry, facts, policy_evidence, table
 
 TEMPLATE = files("routing.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -46,6 +47,23 @@ def test_a_published_entry_shows_dashes_for_what_its_authors_do_not_say():
     assert "None" not in text
     assert "layer \u2013, batch \u2013, rank \u2013" in text
     assert "not at hand" in text
+
+
+def test_hashes_are_short_and_file_names_break_at_their_own_marks():
+    assert short(f"sha256:{'ab12' * 16}, at 1234567890123") == "sha256:ab12ab12ab12, at 1234567890123"
+    assert breakable("data/a_b<i>") == "data/<wbr>a_<wbr>b&lt;i&gt;"
+
+
+def test_a_link_of_the_page_goes_to_a_part_that_it_has():
+    for text in (_page(), _page(("a", "b")), _page(rows=((7, 1, 30),)), page(TEMPLATE, replace(_facts(), runs=()))):
+        found = re.findall(r'href="#([^"]+)"', text)
+        assert len(found) >= 5
+        assert all(f'id="{name}"' in text for name in found)
+
+
+def _facts():
+    one = entry("1.4", policies=())
+    return facts(table(one), [])
 
 
 def test_the_layer_table_has_a_column_for_each_run_and_ep():
