@@ -1,4 +1,4 @@
-"""A refresh as Markdown for a pull request: what moved and why, what was exceeded, by which runs. No text but names and labels."""
+"""A refresh as Markdown for a pull request: what moved and why, what was exceeded, by which runs. No text but names, labels."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.resources import files
 
 from routing.audit.claims import compare
+from routing.audit.facts import ShareRow
 from routing.audit.page import breakable, layer_table, page, short
 from tests.audit.made import cut, entry, facts, policy_evidence, table
 
@@ -47,6 +48,20 @@ def test_a_published_entry_shows_dashes_for_what_its_authors_do_not_say():
     assert "None" not in text
     assert "layer \u2013, batch \u2013, rank \u2013" in text
     assert "not at hand" in text
+
+
+def test_the_worst_of_all_has_a_panel_also_where_its_size_is_not_the_one_of_the_charts():
+    one = entry("1.4", policies=())
+    made = facts(table(one), [compare(one, cut((0, 0, 25)))])
+    (run,) = made.runs
+    (worst,) = run.worsts
+    small = replace(worst, batch_tokens=5, num_batches=1, worst_imbalance=1.75)
+    shares = [ShareRow(ep=2, batch_tokens=10, batch=0, layer=1, rank=rank, share=share) for rank, share in ((0, 1.5), (1, 0.5))]
+    shares += [ShareRow(ep=2, batch_tokens=5, batch=7, layer=1, rank=rank, share=share) for rank, share in ((0, 0.25), (1, 1.75))]
+    text = page(TEMPLATE, replace(made, runs=(replace(run, worsts=(worst, small), shares=tuple(shares)),)))
+    assert "EP 2, 10 tokens: &#39;base&#39;, batch 0</h4>" in text
+    assert "EP 2, 5 tokens: &#39;base&#39;, batch 7, the worst of all</h4>" in text
+    assert ">1.75<" in text
 
 
 def test_hashes_are_short_and_file_names_break_at_their_own_marks():
