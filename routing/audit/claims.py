@@ -161,7 +161,7 @@ def nothing_said(where: str, comparisons: Sequence[Comparison]) -> str | None:
 def unmeasured(comparisons: Iterable[Comparison]) -> list[str]:
     """A sentence for each entry and run without a full batch."""
     return [
-        f"{one.identity.run}: no full batch at {one.where}, the run holds {one.dropped_tokens} tokens; "
+        f"{one.identity.run}: no full batch at {one.where}, the run holds {one.dropped_tokens:,} tokens; "
         + ("the allowance is the proven ceiling and holds without one" if one.outcome == "proven" else "nothing is said of it")
         for one in comparisons
         if one.outcome in ("proven", "unmeasured")
