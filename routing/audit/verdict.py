@@ -69,7 +69,7 @@ def _headline(facts: Facts, compared: Sequence[EntryFacts]) -> str:
     doubt = f"not validated at {places(unvalidated)}" if unvalidated else ""
     untested = [one.entry for one in compared if one.standing == "untested"]
     if not doubt and untested:
-        doubt = f"no held-out batch was tried{'' if len(untested) == len(compared) else f' at {places(untested)}'}"
+        doubt = f"no held-out half was tried{'' if len(untested) == len(compared) else f' at {places(untested)}'}"
     if rest:
         held = f"{len(compared)} of {number_of(len(facts.entries), 'allowance')} could be compared, and hold; {rest} could not"
     elif is_its_own:
@@ -136,7 +136,7 @@ def _batches_by_size(seen: dict[tuple[RunIdentity, int], int]) -> Iterator[str]:
 
 def furthest(comparisons: Sequence[Comparison], limit: int) -> tuple[tuple[Comparison, int], ...]:
     """Every batch above its allowance as (comparison, place in its `above`), the furthest first, at most `limit`."""
-    found = [(one, place) for one in comparisons for place in range(len(one.above))]
+    found = [(one, at) for one in comparisons for at in range(len(one.above))]
     found.sort(
         key=lambda pair: -float(pair[0].above[pair[1]].worst.imbalance(pair[0].entry.ep) / Fraction(pair[0].entry.allowance))
     )

@@ -78,11 +78,12 @@ def place(entry: Entry) -> str:
 
 
 def places(entries: Sequence[Entry]) -> str:
-    """`EP 4 and EP 8 with 2k tokens`."""
-    eps: dict[int, dict[int, None]] = {}
-    for entry in entries:
-        eps.setdefault(entry.batch_tokens, {})[entry.ep] = None
-    return listed(f"{listed(f'EP {ep}' for ep in found)} with {size(batch_tokens)} tokens" for batch_tokens, found in eps.items())
+    """`EP 4 and EP 8 with 2k tokens`; batch sizes of the same EP sizes are named together."""
+    sizes: dict[tuple[int, ...], list[str]] = {}
+    for batch_tokens in dict.fromkeys(entry.batch_tokens for entry in entries):
+        eps = dict.fromkeys(entry.ep for entry in entries if entry.batch_tokens == batch_tokens)
+        sizes.setdefault(tuple(eps), []).append(size(batch_tokens))
+    return listed(f"{listed(f'EP {ep}' for ep in eps)} with {listed(found)} tokens" for eps, found in sizes.items())
 
 
 def exceeding(above: int, num: int, what: str) -> str:

@@ -65,7 +65,7 @@ def test_that_a_table_holds_for_its_own_runs_is_said_to_be_no_test():
     own = policy_evidence(num_batches=1, observed_max="1.25")
     verdict = _judged((entry("1.4", policies=(own,)), cut((0, 0, 25))))
     assert "These are the runs that the table was fitted to: that it fits them is no test on new data." in verdict.sentences
-    assert (verdict.kind, verdict.headline) == ("open", "Fits the runs it was made from; no held-out batch was tried.")
+    assert (verdict.kind, verdict.headline) == ("open", "Fits the runs it was made from; no held-out half was tried.")
 
 
 def test_a_table_that_failed_on_held_out_halves_is_open_and_says_where_first():

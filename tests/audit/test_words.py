@@ -42,6 +42,7 @@ def test_a_short_number_is_still_on_its_side_of_the_allowance():
 def test_places_are_told_by_batch_size():
     found = [entry(ep=4, batch_tokens=2_000), entry(ep=8, batch_tokens=2_000), entry(ep=8, batch_tokens=20_000)]
     assert places(found) == "EP 4 and EP 8 with 2k tokens and EP 8 with 20k tokens"
+    assert places(found[1:]) == "EP 8 with 2k and 20k tokens"
 
 
 def test_runs_of_one_label_are_told_apart():

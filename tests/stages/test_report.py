@@ -245,7 +245,7 @@ def test_the_verb_prints_the_verdict(run_folders, table_file, tmp_path, capsys):
     out = tmp_path / "report.html"
     app([str(run_folders[0]), "--allowances", str(table_file), "--out", str(out)], standalone_mode=False)
     out_text = capsys.readouterr().out
-    assert out_text.startswith("Fits the runs it was made from; no held-out batch was tried at EP 2 and EP 4 with 60 tokens.\n")
+    assert out_text.startswith("Fits the runs it was made from; no held-out half was tried at EP 2 and EP 4 with 60 tokens.\n")
     assert "\n- What to do: Use these numbers only" in out_text
     assert "\n- 4 allowances at EP 2 and 4 were compared" in out_text
     assert out.exists()
