@@ -71,7 +71,8 @@ def statistics_chart(marks: Sequence[Mark], *, names: Sequence[str], allowance: 
     """Worst, mean over layers and pooled of each run on one line."""
     import altair as alt
 
-    y = alt.Y("name:N", title=None, sort=list(names), axis=alt.Axis(labelLimit=105, ticks=False, domain=False, grid=True))
+    axis = alt.Axis(labelLimit=130, labelPadding=8, ticks=False, domain=False, grid=True)
+    y = alt.Y("name:N", title=None, sort=list(names), axis=axis)
     x = along(top)
     colours = alt.Scale(domain=list(STATISTICS), range=[f"var(--{one})" for one in STATISTICS])
     shapes = alt.Scale(domain=list(STATISTICS), range=list(MARKS[: len(STATISTICS)]))

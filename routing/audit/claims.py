@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """`proven` holds without a batch, because no batch can pass the ceiling; `unmeasured` is neither good nor bad."""
+        """`proven` holds without a batch, because no batch can exceed the ceiling; `unmeasured` is neither good nor bad."""
         if self.above:
             return "exceeded"
         if self.num_batches:
@@ -133,21 +133,21 @@ def evidence_fault(comparison: Comparison) -> str | None:
 def failure(
     where: str, comparisons: Sequence[Comparison], proposals: Sequence[Proposal], *, next_step: str = NOTHING_CHANGED
 ) -> str | None:
-    """One line for whoever runs the check: how many allowances are passed, the furthest, what to do next; None where all hold.
+    """One line for whoever runs the check: how many allowances are exceeded, the furthest, what to do next; None where all hold.
 
     `where` names the table, `next_step` says what to do.
     """
-    passed = [one for one in comparisons if one.above]
-    if not passed:
+    exceeded = [one for one in comparisons if one.above]
+    if not exceeded:
         return None
-    worst = max(passed, key=lambda one: Fraction(_imbalance(one)) / Fraction(one.entry.allowance))
+    worst = max(exceeded, key=lambda one: Fraction(_imbalance(one)) / Fraction(one.entry.allowance))
     most = worst.above[0].worst
     proposed = next((one.proposed for one in proposals if _place(one) == _place(worst.entry)), None)
     hint = f"; proposed {decimal_text(proposed)}" if proposed is not None else ""
     factors = f"{float(_imbalance(worst)):.6f} against {decimal_text(worst.entry.allowance)}"
     place = f"policy '{worst.identity.label}' (run {worst.identity.run}), layer {most.layer}, batch {most.batch}"
-    passed_entries = _entries([one.entry for one in passed])
-    return f"{where}: {passed_entries} passed, the furthest at {worst.where}: {factors}, {place}{hint}; {next_step}"
+    exceeded_entries = _entries([one.entry for one in exceeded])
+    return f"{where}: {exceeded_entries} exceeded, the furthest at {worst.where}: {factors}, {place}{hint}; {next_step}"
 
 
 def nothing_said(where: str, comparisons: Sequence[Comparison]) -> str | None:
@@ -161,7 +161,7 @@ def nothing_said(where: str, comparisons: Sequence[Comparison]) -> str | None:
 def unmeasured(comparisons: Iterable[Comparison]) -> list[str]:
     """A sentence for each entry and run without a full batch."""
     return [
-        f"{one.identity.run}: no full batch at {one.where}, the run holds {one.dropped_tokens} tokens; "
+        f"{one.identity.run}: no full batch at {one.where}, the run holds {one.dropped_tokens:,} tokens; "
         + ("the allowance is the proven ceiling and holds without one" if one.outcome == "proven" else "nothing is said of it")
         for one in comparisons
         if one.outcome in ("proven", "unmeasured")

@@ -14,6 +14,7 @@ NUM_COLOURS = 8
 MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 GLYPHS = ("\u25cf", "\u25a0", "\u25b2", "\u25c6", "\u271a", "\u25bc")
 _FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+_AXIS = "imbalance, \u00d7 even share"
 # What XML 1.0 cannot hold (section 2.2, Char). vl-convert ends the process on one, where a name may bring it.
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _EVEN = 1.0  # where every axis of imbalances begins: none is below the even share
@@ -58,7 +59,7 @@ def upward(top: float) -> Any:
     import altair as alt
 
     scale = alt.Scale(domain=[_EVEN, top], nice=False)
-    return alt.Y("imbalance:Q", title="imbalance (1 = even)", scale=scale, axis=alt.Axis(tickCount=5, grid=True))
+    return alt.Y("imbalance:Q", title=_AXIS, scale=scale, axis=alt.Axis(tickCount=5, grid=True))
 
 
 def along(top: float) -> Any:
@@ -66,7 +67,7 @@ def along(top: float) -> Any:
     import altair as alt
 
     scale = alt.Scale(domain=[_EVEN, top], nice=False)
-    return alt.X("imbalance:Q", title="imbalance (1 = even)", scale=scale, axis=alt.Axis(tickCount=5))
+    return alt.X("imbalance:Q", title=_AXIS, scale=scale, axis=alt.Axis(tickCount=5))
 
 
 def by_run(names: Sequence[str]) -> Any:

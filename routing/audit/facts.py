@@ -1,15 +1,13 @@
 """What the page is made of: measured runs, the table that is held against them, and whence both come."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
-from routing.audit.claims import Comparison, Proposal, evidence_fault, evidence_of
+from routing.audit.claims import Comparison, Proposal
 from routing.audit.difference import Moved
+from routing.audit.entries import EntryFacts
 from routing.audit.peaks import PeakFacts
-from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
+from routing.core.allowance import AllowanceTable
 from routing.core.calibration import Calibration
-from routing.core.judgement import Level
 
 MARKING_WORDS = ("simulated", "toy", "untrained", "random", "demo", "test")
 Pairs = tuple[tuple[str, str], ...]
@@ -85,7 +83,8 @@ class RunFacts:
     """One run; `name` tells it from the others on the page. Tokens are of the whole run.
 
     `script` makes the run's tables in DuckDB again, for whoever pastes it. `origin` is `measured` by forward passes, or
-    `recorded` by another engine and imported.
+    `recorded` by another engine and imported. `device` names it with its number type, empty for a recorded run; `is_dirty` where
+    the program that measured it held more than its commit.
     """
 
     name: str
@@ -113,6 +112,8 @@ class RunFacts:
     shares: tuple[ShareRow, ...] = ()
     batches: tuple[BatchWorsts, ...] = ()
     script: str = ""
+    device: str = ""
+    is_dirty: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,47 +138,6 @@ class PolicyPair:
     is_paired: bool
     layers: tuple[LayerMove, ...]
     why_not: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvidenceRow:
-    """What an entry says of one policy, and whether its run was cut again here and shows the same."""
-
-    claimed: PolicyEvidence
-    recount: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EntryFacts:
-    """An entry, what the runs say of it, and its evidence counted again where its runs are at hand."""
-
-    entry: Entry
-    comparisons: tuple[Comparison, ...]
-    evidence: tuple[EvidenceRow, ...]
-
-    @property
-    def outcome(self) -> str:
-        """The worst over runs: exceeded, holds, proven, unmeasured."""
-        found = {one.outcome for one in self.comparisons}
-        return next((outcome for outcome in ("exceeded", "holds", "proven") if outcome in found), "unmeasured")
-
-    @property
-    def slack(self) -> Decimal | None:
-        """Allowance minus the observed max of the evidence; what an edited entry still says it has left is not taken."""
-        claimed = self.entry.evidence.observed_max
-        return None if claimed is None else self.entry.allowance - claimed.imbalance
-
-    @property
-    def level(self) -> Level | None:
-        """The resampled level that bounds the allowance, of a stratum or of a run's mix; None where none was resampled."""
-        found = [one for one in (self.entry.evidence.estimate, self.entry.evidence.stress) if one is not None]
-        return max(found, key=lambda one: one.high, default=None)
-
-    @property
-    def seen(self) -> Decimal | None:
-        """The largest imbalance that the runs show; None without a full batch."""
-        worsts = [one.worst.decimal(self.entry.ep) for one in self.comparisons if one.worst is not None]
-        return max(worsts, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,20 +182,3 @@ def markings(*names: str) -> tuple[str, ...]:
     text = " ".join(names).lower()
     words = set("".join(letter if letter.isalnum() else " " for letter in text).split())
     return tuple(word for word in MARKING_WORDS if word in words)
-
-
-def entry_facts(table: AllowanceTable, comparisons: Sequence[Comparison]) -> tuple[EntryFacts, ...]:
-    """The table's entries in its order, each with its comparisons and its evidence."""
-    found = []
-    for entry in table.entries:
-        mine = tuple(one for one in comparisons if one.entry is entry)
-        evidence = tuple(EvidenceRow(claimed=one, recount=_recount(one, mine)) for one in entry.evidence.policies)
-        found.append(EntryFacts(entry=entry, comparisons=mine, evidence=evidence))
-    return tuple(found)
-
-
-def _recount(claimed: PolicyEvidence, comparisons: Sequence[Comparison]) -> str:
-    for one in comparisons:
-        if evidence_of(one) is claimed:
-            return "differs" if evidence_fault(one) else "equal"
-    return "not at hand"

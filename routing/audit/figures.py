@@ -7,7 +7,7 @@ from decimal import Decimal
 from routing.audit.charts import STATISTICS, Mark, layer_chart, size_chart, statistics_chart
 from routing.audit.drawing import GLYPHS, MARKS, accessible, series_colour, top_of
 from routing.audit.facts import Facts, RunFacts, WorstRow
-from routing.audit.words import exact, ratio, size
+from routing.audit.words import exact, quoted, ratio, size
 
 _NAMED = (
     "worst: the busiest rank of the worst layer, what must fit in memory",
@@ -87,7 +87,7 @@ def _by_layer(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
             mine = sorted((mark.imbalance, mark.at) for mark in marks[ep] if mark.name == name)
             if mine:
                 low, high = mine[0], mine[-1]
-                said.append(f"{name}: from {ratio(low[0])} in layer {low[1]} to {ratio(high[0])} in layer {high[1]}.")
+                said.append(f"{quoted(name)}: from {ratio(low[0])} in layer {low[1]} to {ratio(high[0])} in layer {high[1]}.")
         title = f"Imbalance by layer at EP {ep}, batches of {size(chosen)} tokens"
         panels.append(panel("layers", ep, title, svg, [*said, _said(allowed[ep])]))
     return Figure(
@@ -119,7 +119,7 @@ def _by_size(facts: Facts, eps: Sequence[int]) -> Figure:
     panels = []
     for ep in eps:
         svg = size_chart(marks[ep], names=names, allowances=allowed[ep], uniform=uniform[ep], top=top)
-        said = [f"{mark.name}, {size(int(mark.at))} tokens: {ratio(mark.imbalance)}." for mark in marks[ep]]
+        said = [f"{quoted(mark.name)}, {size(int(mark.at))} tokens: {ratio(mark.imbalance)}." for mark in marks[ep]]
         said += [f"A uniform router, {size(one)} tokens: {ratio(value)}." for one, value in uniform[ep].items()]
         said += [f"Allowance at {size(one)}: {exact(value)}." for one, value in allowed[ep].items()]
         panels.append(panel("sizes", ep, f"Worst imbalance by batch size at EP {ep}", svg, said))
@@ -128,7 +128,8 @@ def _by_size(facts: Facts, eps: Sequence[int]) -> Figure:
         title="Worst imbalance by batch size",
         caption="Each point is the worst layer of the worst batch. As a rule smaller batches are less even, so that an allowance "
         "belongs to its batch size; larger ones are fewer here, so that their worst is seen less well. The dotted line is what a "
-        "router that likes no expert would show by drawing alone, over as many layers and batches: what is above it is liking.",
+        "router without preferences would show by drawing alone, over as many layers and batches: anything above it is router "
+        "preference.",
         legend=(*run_legend(names), _UNIFORM_ITEM, allowance_item(any(allowed.values()), "bar")),
         panels=tuple(panels),
         query="sql/imbalance.sql",
@@ -152,7 +153,7 @@ def _by_statistic(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
     for ep in eps:
         names = list(dict.fromkeys(mark.name for mark in marks[ep]))
         svg = statistics_chart(marks[ep], names=names, allowance=allowed[ep], top=top)
-        said = [f"{mark.name}, {mark.at}: {ratio(mark.imbalance)}." for mark in marks[ep]]
+        said = [f"{quoted(mark.name)}, {mark.at}: {ratio(mark.imbalance)}." for mark in marks[ep]]
         title = f"Worst, mean and pooled imbalance at EP {ep}, batches of {size(chosen)} tokens"
         panels.append(panel("statistics", ep, title, svg, [*said, _said(allowed[ep])]))
     legend = [LegendItem(glyph=GLYPHS[at], colour=f"var(--{one})", text=_NAMED[at]) for at, one in enumerate(STATISTICS)]

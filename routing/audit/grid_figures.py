@@ -8,10 +8,10 @@ from routing.audit.facts import Facts, RunFacts, ShareRow
 from routing.audit.figures import Figure, LegendItem, Panel, allowance_item, allowances_at, panel, run_legend
 from routing.audit.grids import Bar, Cell, bar_chart, cell_chart, term_colour
 from routing.audit.peaks import PeakFacts
-from routing.audit.words import exact, gigabytes, percent, ratio, size
+from routing.audit.words import count, exact, gigabytes, percent, quoted, ratio, size
 
 _SHADE = LegendItem(glyph="\u2588", colour="var(--heat)", text="the stronger the shade, the further above the even share (1.00)")
-_FRAME = LegendItem(glyph="\u25a1", colour="var(--allowance)", text="the worst of all")
+_FRAME = LegendItem(glyph="\u25a1", colour="var(--allowance)", text="the worst rank of its panel")
 
 
 def grid_figures(facts: Facts, chosen: int) -> tuple[Figure, ...]:
@@ -37,16 +37,16 @@ def _heat(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
             most = max((one for one in found if one.column == ep), key=lambda one: (one.value, -one.layer), default=None)
             if most is not None:
                 said.append(f"EP {ep}: layer {most.layer} is the worst, {ratio(most.value)}.")
-        title = f"Worst imbalance by layer and EP size, {name}, batches of {size(chosen)} tokens"
+        title = f"Worst imbalance by layer and EP size, {quoted(name)}, batches of {size(chosen)} tokens"
         drawn = cell_chart(found, column="EP size", top=top)
         panels.append(
-            Panel(title=name, svg=accessible(drawn, name=f"heat-{place}", title=title, description=" ".join(said)))
+            Panel(title=quoted(name), svg=accessible(drawn, name=f"heat-{place}", title=title, description=" ".join(said)))
         )
     return Figure(
         name="heat",
         title=f"Layers by EP size: each layer's worst, batches of {size(chosen)} tokens",
-        caption="More ranks hold fewer experts each, so that imbalance grows with EP. A number measured at one EP size says "
-        "nothing of another one, and another layer may be the worst there.",
+        caption="With more ranks, each holds fewer experts, so imbalance grows with EP. A number measured at one EP size "
+        "does not carry over to another, where another layer may be the worst.",
         legend=(_SHADE,),
         panels=tuple(panels),
         query="sql/imbalance_by_layer.sql",
@@ -54,29 +54,42 @@ def _heat(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
 
 
 def _ranks(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
-    found = {ep: worst_shares(facts.runs, ep, chosen) for ep in eps}
-    top = top_of([row.share or 1.0 for _, rows in found.values() for row in rows])
+    places = [(ep, chosen) for ep in eps]
+    found = [(*place, *worst_shares(facts.runs, *place)) for place in dict.fromkeys([*places, worst_place(facts.runs)])]
+    top = top_of([row.share or 1.0 for *_, rows in found for row in rows])
     panels = []
-    for ep, (run, rows) in found.items():
+    for ep, batch_tokens, run, rows in found:
         present = [row for row in rows if row.share is not None]
         if not present:
             continue
         worst = max(present, key=lambda row: (row.share or 0, -row.layer, -row.rank))
         cells = [Cell(column=row.rank, layer=row.layer, value=row.share or 0, is_worst=row is worst) for row in present]
-        title = f"Rows of each rank over the even share at EP {ep}, batches of {size(chosen)} tokens"
-        said = f"{run}, batch {worst.batch}: rank {worst.rank} of layer {worst.layer} gets {ratio(worst.share)} even shares."
-        drawn = cell_chart(cells, column="rank", top=top)
-        drawn = accessible(drawn, name=f"ranks-ep{ep}", title=title, description=said)
-        panels.append(Panel(title=f"EP {ep}: {run}, batch {worst.batch}", svg=drawn))
+        where = f"EP {ep}, {size(batch_tokens)} tokens: {quoted(run)}, batch {count(worst.batch)}"
+        said = f"Rank {worst.rank} of layer {worst.layer} gets {ratio(worst.share)} even shares."
+        drawn = accessible(
+            cell_chart(cells, column="rank", top=top),
+            name=f"ranks-ep{ep}-{batch_tokens}",
+            title=f"Rows of each rank over the even share, {where}",
+            description=said,
+        )
+        is_worst = (ep, batch_tokens) == worst_place(facts.runs)
+        panels.append(Panel(title=f"{where}{', the worst of all' if is_worst else ''}", svg=drawn))
     return Figure(
         name="ranks",
-        title=f"Layers by rank in the worst batch, batches of {size(chosen)} tokens",
-        caption="The batch with the largest imbalance of all runs at that EP size. A rank below 1.00 waits with memory to spare; "
-        "the framed one is what the allowance must hold.",
+        title=f"Layers by rank in the worst batch: of {size(chosen)} tokens at each EP size, and the worst of all",
+        caption="Each panel is the batch with the largest imbalance of all runs at its EP and batch size. A rank below 1.00 "
+        "waits with memory to spare; the framed one is what the allowance must hold.",
         legend=(_SHADE, _FRAME),
         panels=tuple(panels),
         query="sql/worst_rank_loads.sql",
     )
+
+
+def worst_place(runs: Sequence[RunFacts]) -> tuple[int, int]:
+    """(EP size, batch size) of the largest imbalance of all, ties to the first; there is a full batch."""
+    rows = [row for run in runs for row in run.worsts if row.worst_imbalance is not None]
+    most = max(rows, key=lambda row: row.worst_imbalance or 0)
+    return most.ep, most.batch_tokens
 
 
 def worst_shares(runs: Sequence[RunFacts], ep: int, batch_tokens: int) -> tuple[str, tuple[ShareRow, ...]]:
@@ -106,7 +119,8 @@ def _distribution(facts: Facts, eps: Sequence[int]) -> Figure:
             allowance = allowed[ep].get(batch_tokens)
             drawn = distribution_chart(worsts[ep], names=names, allowance=allowance, top=top)
             said = [
-                f"{name}: {len(one):,} batches from {ratio(min(one))} to {ratio(max(one))}." for name, one in worsts[ep].items()
+                f"{quoted(name)}: {len(one):,} batches from {ratio(min(one))} to {ratio(max(one))}."
+                for name, one in worsts[ep].items()
             ]
             said.append("No allowance is in the table." if allowance is None else f"The allowance is {exact(allowance)}.")
             title = f"Distribution of batch worsts at EP {ep}, batches of {size(batch_tokens)} tokens"

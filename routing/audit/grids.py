@@ -7,7 +7,8 @@ from typing import Any
 from routing.audit.drawing import inline, series_colour, svg
 from routing.core.units import BYTES_PER_GB
 
-_CELL_PIXELS, _LABELLED_LAYERS = 15, 64
+_CELL_HEIGHT, _CELL_WIDTH, _MOST_WIDTH = 18, 34, 560  # pixels; a cell of full width holds its digits
+_LABELLED_LAYERS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +47,9 @@ def cell_chart(cells: Sequence[Cell], *, column: str, top: float) -> str:
     if worst:
         framed = inline(worst).mark_rect(fill=None, stroke="var(--allowance)", strokeWidth=2, fillOpacity=0)
         drawn.append(framed.encode(x=x, y=y))
-    if len(layers) <= _LABELLED_LAYERS:
-        drawn.append(base.mark_text(fontSize=9.5, color="currentColor").encode(text="label:N"))
-    return svg(alt.layer(*drawn), width=max(90, min(250, 34 * len(columns))), height=_CELL_PIXELS * len(layers))
+    if len(layers) <= _LABELLED_LAYERS and _CELL_WIDTH * len(columns) <= _MOST_WIDTH:
+        drawn.append(base.mark_text(fontSize=12, color="currentColor").encode(text="label:N"))
+    return svg(alt.layer(*drawn), width=max(90, min(_MOST_WIDTH, _CELL_WIDTH * len(columns))), height=_CELL_HEIGHT * len(layers))
 
 
 def bar_chart(bars: Sequence[Bar], *, terms: Sequence[str], peak_bytes: int) -> str:

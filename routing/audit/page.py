@@ -1,20 +1,27 @@
 """Facts and a template to one HTML page."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup, escape
+
 from routing.audit import words
-from routing.audit.advice import advices
+from routing.audit.advice import advices, rests_on, stands
 from routing.audit.claims import Comparison
-from routing.audit.facts import EntryFacts, Facts, RunFacts
+from routing.audit.entries import EntryFacts
+from routing.audit.facts import Facts, RunFacts
 from routing.audit.figures import reference_size, series_figures
 from routing.audit.grid_figures import grid_figures, peak_figure
 from routing.audit.peaks import untested_eps
-from routing.audit.verdict import furthest, judge, limits
-from routing.audit.words import count, dash, exact, gigabytes, listed, number_of, percent, ratio, signed, size
+from routing.audit.reach import limits, reach, stated
+from routing.audit.verdict import furthest, judge
+from routing.audit.words import beside, count, dash, exact, gigabytes, listed, number_of, percent, quoted, ratio, signed, size
+from routing.core.coverage import covered_percent
 from routing.core.observed import BatchWorst
 
 NUM_SHOWN_ABOVE = 50
+_HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,29 +47,37 @@ def page(template: str, facts: Facts) -> str:
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (ratio, exact, count, size, dash, listed, number_of, percent, signed, gigabytes, share)
+    filters = (
+        *(ratio, exact, count, size, dash, listed, number_of, percent, signed, gigabytes),
+        *(share, quoted, beside, short, breakable, covered_percent),
+    )
     environment.filters.update({one.__name__: one for one in filters})
     above, chosen = furthest(facts.comparisons, NUM_SHOWN_ABOVE), reference_size(facts.runs)
     drawn = () if chosen is None else (*series_figures(facts, chosen), *grid_figures(facts, chosen))
     return environment.from_string(template).render(
         facts=facts,
+        title=title(facts),
+        sections=sections(facts),
         verdict=judge(facts),
+        reach=reach(facts),
         limits=limits(facts),
+        stated=stated(facts),
         advices=advices(facts),
         figures={one.name: one for one in drawn},
         peak_figure=peak_figure(facts.peaks),
         untested=untested_eps([one.entry.ep for one in facts.entries], facts.peaks),
         queries={one.name: one.text for one in facts.queries},
+        uncalibrated=uncalibrated(facts),
         has_held_out=any(one.entry.evidence.held_out for one in facts.entries),
-        grid_eps=sorted({one.entry.ep for one in facts.entries if one.entry.layer == "all"}),
         grid_sizes=sorted({one.entry.batch_tokens for one in facts.entries if one.entry.layer == "all"}, reverse=True),
-        grid={(one.entry.ep, one.entry.batch_tokens): one for one in facts.entries if one.entry.layer == "all"},
         above=tuple(
             AboveRow(comparison=one, worst=one.above[place].worst, num_layers=one.above[place].num_layers) for one, place in above
         ),
         num_above=sum(len(one.above) for one in facts.comparisons),
         layer_table=layer_table(facts.runs),
         binding=binding,
+        rests_on=rests_on,
+        stands=stands,
     )
 
 
@@ -80,9 +95,50 @@ def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:
     return LayerTable(batch_tokens=chosen, columns=columns, rows=rows)
 
 
-def share(value: float) -> str:
-    """A share of batches in percent, three digits after the point: what a calibration resolves."""
-    return f"{100 * value:.3f}%"
+def title(facts: Facts) -> str:
+    """The model by name and shape: many a policy is called `policy`."""
+    return words.model_title(facts.table.model)
+
+
+def sections(facts: Facts) -> tuple[tuple[str, str], ...]:
+    """(id, name) of what the page has, in its order."""
+    found = [
+        ("numbers", "which number to use", any(one.entry.layer == "all" for one in facts.entries)),
+        ("above", "batches above", any(one.above for one in facts.comparisons)),
+        ("not-covered", "what is not covered", True),
+        ("measured", "what was measured", bool(facts.runs)),
+        ("charts", "charts", bool(facts.runs)),
+        ("policies", "policies side by side", len(facts.runs) > 1 and reference_size(facts.runs) is not None),
+        ("peaks", "memory", True),
+        ("held-out", "held-out tests", True),
+        ("evidence", "evidence", True),
+        ("against", "earlier table", facts.against is not None),
+        ("words", "words", True),
+        ("provenance", "provenance", True),
+        ("queries", "SQL", True),
+    ]
+    return tuple((name, what) for name, what, is_there in found if is_there)
+
+
+def uncalibrated(facts: Facts) -> tuple[int, ...]:
+    """Batch sizes of the table that no calibration at hand is of, the largest first; none where there is no calibration."""
+    sizes = {one.entry.batch_tokens for one in facts.entries} - {one.batch_tokens for one in facts.calibrations}
+    return tuple(sorted(sizes, reverse=True)) if facts.calibrations else ()
+
+
+def short(text: str) -> str:
+    """`text` with twelve digits of each hash: what tells two apart; audit.json has them whole."""
+    return _HASH.sub(r"\1", text)
+
+
+def breakable(text: str) -> Markup:
+    """`text` that a narrow column may break after `_` and `/`, and not in the middle of a word."""
+    return Markup(re.sub(r"([_/])", r"\1<wbr>", str(escape(text))))
+
+
+def share(value: float, digits: int = 3) -> str:
+    """A share of batches in percent; three digits after the point are what a calibration resolves."""
+    return f"{100 * value:.{digits}f}%"
 
 
 def binding(one: EntryFacts) -> str:

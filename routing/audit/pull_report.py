@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
-from routing.audit.facts import EntryFacts, Facts
+from routing.audit.advice import stands
+from routing.audit.entries import EntryFacts
+from routing.audit.facts import Facts
 from routing.audit.pull_request import code, plain
 from routing.audit.verdict import furthest, judge
-from routing.audit.words import DASH, exact, gigabytes, number_of, percent, ratio, signed, size
+from routing.audit.words import DASH, exact, gigabytes, model_title, number_of, percent, ratio, signed, size
 
 MARK = "<!-- routing report -->"  # tells a file of ours from any other
 MAX_ROWS = 30
@@ -18,7 +20,9 @@ def report_markdown(facts: Facts) -> str:
     verdict = judge(facts)
     lines = [
         MARK,
-        f"### Routing audit of {code(facts.table.model.name)}: {_WORDS[verdict.kind]} {verdict.headline}",
+        f"### Routing audit of {code(model_title(facts.table.model))}: {_WORDS[verdict.kind]} {verdict.headline}",
+        "",
+        f"**What to do.** {plain(verdict.action)}",
         "",
         *(f"- {plain(sentence)}" for sentence in verdict.sentences),
         "",
@@ -56,7 +60,7 @@ def _allowances(facts: Facts) -> Iterator[str]:
 
 
 def _outcome(one: EntryFacts) -> str:
-    return {"holds": "holds", "exceeded": "**does not hold**", "proven": "proven ceiling"}.get(one.outcome, "not measured")
+    return "**does not hold**" if one.outcome == "exceeded" else stands(one)
 
 
 def _above(facts: Facts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A refresh as Markdown for a pull request: what moved and why, what was passed, on which runs. No text but names and labels."""
+"""A refresh as Markdown for a pull request: what moved and why, what was exceeded, by which runs. No text but names, labels."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,10 +75,10 @@ def _verdict(facts: RefreshFacts) -> Iterator[str]:
     table = code(facts.table)
     if facts.comparisons is None:
         yield f"There is no table {table} yet."
-    elif passed := [one for one in facts.comparisons if one.above]:
-        entries = number_of(len({one.where for one in passed}), "allowance")
-        batches = number_of(sum(len(one.above) for one in passed), "batch", "batches")
-        yield f"**{table} is violated**: {entries} passed by {batches} of these runs."
+    elif exceeded := [one for one in facts.comparisons if one.above]:
+        entries = number_of(len({one.where for one in exceeded}), "allowance")
+        batches = number_of(sum(len(one.above) for one in exceeded), "batch", "batches")
+        yield f"**{table} is violated**: {entries} exceeded by {batches} of these runs."
     elif all(one.outcome == "unmeasured" for one in facts.comparisons):
         yield f"**Nothing is said of {table}**: no run has a full batch of any of its sizes."
     else:
@@ -127,7 +127,7 @@ def _above(comparisons: Sequence[Comparison]) -> Iterator[str]:
     above = [(one, batch.worst) for one in comparisons for batch in one.above]
     if not above:
         return
-    yield "| passed at EP | batch tokens | allowance | factor | policy | layer | batch | rank |"
+    yield "| exceeded at EP | batch tokens | allowance | factor | policy | layer | batch | rank |"
     yield "|---:|---:|---:|---:|---|---:|---:|---:|"
     above.sort(key=lambda pair: -pair[1].decimal(pair[0].entry.ep) / pair[0].entry.allowance)
     for one, worst in above[:MAX_ABOVE]:

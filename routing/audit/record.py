@@ -6,9 +6,11 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from routing.audit.difference import held_out_of
-from routing.audit.facts import EntryFacts, Facts, RunFacts
+from routing.audit.entries import EntryFacts
+from routing.audit.facts import Facts, RunFacts
 from routing.audit.figures import reference_size
 from routing.audit.peaks import PeakFacts, untested_eps
+from routing.audit.reach import limits, reach, stated
 from routing.audit.record_rows import (
     AboveRecord,
     AllowanceRecord,
@@ -22,7 +24,7 @@ from routing.audit.record_rows import (
     TermRecord,
     VerdictRecord,
 )
-from routing.audit.verdict import judge, limits
+from routing.audit.verdict import judge
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -39,7 +41,11 @@ def audit_record(facts: Facts) -> AuditRecord:
         schema_version=SCHEMA_VERSION,
         generator="routing report",
         verdict=VerdictRecord(
-            kind=verdict.kind, headline=verdict.headline, sentences=verdict.sentences, not_covered=verdict.not_covered
+            kind=verdict.kind,
+            headline=verdict.headline,
+            action=verdict.action,
+            sentences=verdict.sentences,
+            not_covered=verdict.not_covered,
         ),
         table=TableRecord(
             name=facts.table_name,
@@ -59,7 +65,8 @@ def audit_record(facts: Facts) -> AuditRecord:
         calibrations=facts.calibrations,
         peaks=tuple(_peak(one) for one in facts.peaks),
         limits=LimitsRecord(
-            sentences=limits(facts),
+            reach=reach(facts),
+            sentences=(*stated(facts), *limits(facts)),
             checks=facts.checks,
             eps_without_peak=untested_eps([one.entry.ep for one in facts.entries], facts.peaks),
         ),
@@ -78,6 +85,7 @@ def _allowance(one: EntryFacts) -> AllowanceRecord:
         status=entry.status,
         method=evidence.method,
         outcome=one.outcome,
+        standing=one.standing,
         seen=_float(one.seen),
         observed_max=None if most is None else float(most.imbalance),
         observed_policy=None if most is None else most.label,
@@ -134,6 +142,9 @@ def _run(run: RunFacts) -> RunRecord:
         refused=dict(run.refused),
         content_hash=run.content_hash,
         corpus_hash=run.corpus_hash,
+        device=run.device,
+        is_dirty=run.is_dirty,
+        files=run.files,
         provenance=dict(run.provenance),
         worsts=run.worsts,
         layers=run.layers,

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from routing.audit.facts import BatchWorsts, LayerRow, PolicyPair, ShareRow, WorstRow
+from routing.audit.claims import Outcome
+from routing.audit.entries import Standing
+from routing.audit.facts import BatchWorsts, CorpusFile, LayerRow, PolicyPair, ShareRow, WorstRow
+from routing.audit.reach import Reach
 from routing.core.allowance import Layer, Status
 from routing.core.calibration import Calibration
 
@@ -14,6 +17,7 @@ class VerdictRecord:
 
     kind: Literal["holds", "fails", "open"]
     headline: str
+    action: str
     sentences: tuple[str, ...]
     not_covered: tuple[str, ...]
 
@@ -34,8 +38,9 @@ class TableRecord:
 class AllowanceRecord:
     """An entry and what the runs say of it.
 
-    `seen` is the largest imbalance in these runs, `observed_max` that of the evidence; `level_*` is the binding resampled level
-    and its 95% interval, null where none was resampled. Held-out counts are of halves of the units.
+    `standing` is `outcome`, but `unvalidated` where what holds failed on held-out halves, `untested` where only its own runs say
+    so and no half was tried. `seen` is the largest imbalance in these runs, `observed_max` that of the evidence; `level_*` is the
+    binding resampled level and its 95% interval, null where none was resampled. Held-out counts are of halves of the units.
     """
 
     ep: int
@@ -44,7 +49,8 @@ class AllowanceRecord:
     allowance: float
     status: Status
     method: str
-    outcome: str
+    outcome: Outcome
+    standing: Standing
     seen: float | None
     observed_max: float | None
     observed_policy: str | None
@@ -84,7 +90,7 @@ class AboveRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """A measured run; `run` is its directory's name, `refused` counts by reason."""
+    """A measured run; `run` is its directory's name, `refused` counts by reason, `device` is empty for a recorded one."""
 
     name: str
     run: str
@@ -101,6 +107,9 @@ class RunRecord:
     refused: dict[str, int]
     content_hash: str | None
     corpus_hash: str
+    device: str
+    is_dirty: bool
+    files: tuple[CorpusFile, ...]
     provenance: dict[str, str]
     worsts: tuple[WorstRow, ...]
     layers: tuple[LayerRow, ...]
@@ -173,8 +182,9 @@ class PeakRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitsRecord:
-    """What the evidence supports, the checks that held, and the EP sizes without any measured peak."""
+    """How far the evidence reaches, the checks that held, and the EP sizes without any measured peak."""
 
+    reach: tuple[Reach, ...]
     sentences: tuple[str, ...]
     checks: tuple[str, ...]
     eps_without_peak: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a router without any preference would show: the part of an imbalance that is drawing and not liking.
+"""What a router without any preference would show: the part of an imbalance that is drawing and not preference.
 
 Every token picks k of E experts, each set as likely as any other. A rank with E/n of them then gets, of B tokens, a sum of B
 hypergeometric draws, close to normal with mean k B / n and variance B k (1/n)(1 - 1/n)(E - k)/(E - 1). Over the even share:

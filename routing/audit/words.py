@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from routing.core.allowance import decimal_text
+from routing.core.allowance import Entry, TableModel, decimal_text
 from routing.core.units import BYTES_PER_GB, format_size
 
 DASH = "\u2013"
@@ -53,6 +53,42 @@ def listed(items: Iterable[object]) -> str:
     """`2, 4 and 8`."""
     words = [str(item) for item in items]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def quoted(name: str) -> str:
+    """A run's label inside a sentence, where a comma of its own would break it."""
+    return f"'{name}'"
+
+
+def beside(value: float | Decimal, allowance: Decimal) -> str:
+    """An imbalance with two digits, with more where two would not show on which side of the allowance it is."""
+    texts = (f"{value:.{digits}f}" for digits in range(2, 7))
+    return next((one for one in texts if (Decimal(one) > allowance) == (value > allowance)), f"{value:.9f}")
+
+
+def model_title(model: TableModel) -> str:
+    """`policy, 64 experts, top-8, 8 MoE layers`."""
+    return f"{model.name}, {model.num_experts} experts, top-{model.top_k}, {number_of(len(model.moe_layers), 'MoE layer')}"
+
+
+def place(entry: Entry) -> str:
+    """`EP 8 at 2k tokens`, and the layer of an entry of one."""
+    words = f"EP {entry.ep} at {size(entry.batch_tokens)} tokens"
+    return words if entry.layer == "all" else f"{words}, layer {entry.layer}"
+
+
+def places(entries: Sequence[Entry]) -> str:
+    """`EP 4 and EP 8 with 2k tokens`; batch sizes of the same EP sizes are named together."""
+    sizes: dict[tuple[int, ...], list[str]] = {}
+    for batch_tokens in dict.fromkeys(entry.batch_tokens for entry in entries):
+        eps = dict.fromkeys(entry.ep for entry in entries if entry.batch_tokens == batch_tokens)
+        sizes.setdefault(tuple(eps), []).append(size(batch_tokens))
+    return listed(f"{listed(f'EP {ep}' for ep in eps)} with {listed(found)} tokens" for eps, found in sizes.items())
+
+
+def exceeding(above: int, num: int, what: str) -> str:
+    """`1 of 909 batches exceeds`, `5 of 909 batches exceed`: what are the batches."""
+    return f"{above:,} of {num:,} {what} {'exceeds' if above == 1 else 'exceed'}"
 
 
 def number_of(value: int, one: str, several: str | None = None) -> str:

@@ -29,7 +29,7 @@ def show_fit(table: dict[str, Any]) -> None:
     for entry in entries:
         allowed.add_row(*_allowed(entry, numbers))
     print_table(allowed)
-    rests = _view("H: level passed by 1 batch in 1,000; S: the largest inside a stratum; held out: above / of", _RESTS)
+    rests = _view("H: level that 1 batch in 1,000 exceeds; S: the largest inside a stratum; held out: above / of", _RESTS)
     of_all = [entry for entry in entries if entry["layer"] == "all"]
     for entry in of_all:
         rests.add_row(*_rests(entry, numbers))

@@ -25,7 +25,8 @@ def report(
     allowances: Annotated[Path, typer.Option("--allowances", help="The allowance table to hold against the runs, a YAML file.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write, one HTML file that loads nothing.")],
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories; none shows what the table says of itself.")
+        list[Path] | None,
+        typer.Argument(help="Run directories, the first is the baseline of changes; none shows what the table says of itself."),
     ] = None,
     against: Annotated[Path | None, typer.Option("--against", help="An earlier table, to show what moved.")] = None,
     peaks: Annotated[

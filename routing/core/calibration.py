@@ -1,4 +1,4 @@
-"""How often a rule was passed by fresh batches when it was tried many times on measured runs."""
+"""How often a rule was exceeded by fresh batches when it was tried many times on measured runs."""
 
 from dataclasses import dataclass
 

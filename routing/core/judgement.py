@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """The imbalance that a batch of one run passes with probability 1e-3, and the 95% interval over resampled pools of units.
+    """The imbalance that a batch of one run exceeds with probability 1e-3, and the 95% interval over resampled pools of units.
 
     `stratum` is null for the mix of all of the run's strata. `high` bounds the allowance from
     below.

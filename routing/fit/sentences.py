@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
+from routing.core.coverage import covered_percent
 from routing.core.judgement import HeldOut
 from routing.fit.cell import Cell
 from routing.fit.judge import held_out_sentence
 from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
 
 NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
-_CONFIDENCE = 0.95
 
 
 def cell_warnings(cell: Cell) -> tuple[str, ...]:
@@ -91,11 +91,10 @@ def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()
 def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units: int | None) -> str:
     """What `num_batches` of one policy say of the next; units where they are known."""
     units = "" if num_units is None else f", {num_units} units"
-    covered = (1 - _CONFIDENCE) ** (1 / num_batches)
     return (
         f"{label}: {num_batches} batches of {batch_tokens} tokens{units}; "
         f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
-        f"share of batches covered at 95% confidence: {int(covered * 1000) / 10:g}%."
+        f"share of batches covered at 95% confidence: {covered_percent(num_batches)}."
     )
 
 

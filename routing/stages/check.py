@@ -39,7 +39,7 @@ class CheckAnswer:
     """`answer` as `routing check --json` gives it; `warnings` one line each.
 
     `comparisons` are what it was made of.
-    `failure` says what was passed and `nothing_said` that not one entry could be compared; both None is a pass.
+    `failure` says what was exceeded and `nothing_said` that not one entry could be compared; both None is a pass.
     """
 
     answer: dict[str, Any]
@@ -164,14 +164,14 @@ def compared(cut: Cut, run: Run, tables: Tabulated) -> list[Comparison]:
 
 
 def propose(table: AllowanceTable, comparisons: Sequence[Comparison]) -> tuple[Proposal, ...]:
-    """For what is passed, `headroom-v1` over what the table saw and what the runs show, never below the present allowance.
+    """For what is exceeded, `headroom-v1` over what the table saw and what the runs show, never below the present allowance.
 
-    An entry that a raised divisor's allowance lifts is proposed too, and one of smaller batches that a raised larger one passes;
+    An entry that a raised divisor's allowance lifts is proposed too, and one of smaller batches that a raised larger one exceeds;
     one of a layer stays within that of all layers.
     """
-    passed = {(one.entry.batch_tokens, one.entry.layer) for one in comparisons if one.above}
+    exceeded = {(one.entry.batch_tokens, one.entry.layer) for one in comparisons if one.above}
     proposals: list[Proposal] = []
-    for size, layer in sorted(passed, key=lambda place: (place[1] != "all", -place[0], str(place[1]))):
+    for size, layer in sorted(exceeded, key=lambda place: (place[1] != "all", -place[0], str(place[1]))):
         entries = {one.ep: one for one in table.entries if (one.batch_tokens, one.layer) == (size, layer)}
         worsts = {ep: _seen(entry, comparisons) for ep, entry in entries.items()}
         floors = {ep: Fraction(entry.allowance) for ep, entry in entries.items()}

@@ -29,7 +29,7 @@ from routing.store.run import read_manifest, run_name
 class RefreshAnswer:
     """`answer` as `routing refresh --json` gives it, `markdown` for a pull request; `warnings` one line each.
 
-    `failure` says what the runs passed of the committed table, `nothing_said` that not one of its entries could be compared.
+    `failure` says what the runs exceed of the committed table, `nothing_said` that not one of its entries could be compared.
     """
 
     answer: dict[str, Any]

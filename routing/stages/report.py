@@ -9,7 +9,8 @@ from typing import Any
 
 from routing.audit.claims import unmeasured
 from routing.audit.difference import difference
-from routing.audit.facts import Facts, Query, entry_facts
+from routing.audit.entries import entry_facts
+from routing.audit.facts import Facts, Query
 from routing.audit.page import page
 from routing.audit.pull_report import MARK, report_markdown
 from routing.audit.record import audit_body
@@ -74,7 +75,7 @@ def report(request: ReportRequest) -> ReportAnswer:
     verdict = judge(facts)
     return ReportAnswer(
         headline=verdict.headline,
-        sentences=verdict.sentences,
+        sentences=(f"What to do: {verdict.action}", *verdict.sentences),
         body=audit_body(facts),
         markdown=markdown,
         warnings=tuple(dict.fromkeys([*warnings, *unmeasured(facts.comparisons)])),

@@ -38,6 +38,8 @@ def run_facts(name: str, run: Run, tables: dict[str, Any]) -> RunFacts:
         provenance=_run_provenance(run),
         content_hash=manifest.content_hash,
         corpus_hash=corpus.corpus_hash,
+        device=_device(manifest),
+        is_dirty=bool(manifest.tool_dirty),
         **tables,
     )
 
@@ -64,14 +66,19 @@ def _run_provenance(run: Run) -> Pairs:
     )
 
 
+def _device(manifest: Manifest) -> str:
+    """`cpu (x86_64), float32`; empty where another engine made the loads."""
+    settings = manifest.settings
+    return f"{settings.device} ({settings.device_name}), {settings.dtype}" if manifest.recording is None else ""
+
+
 def _origin(manifest: Manifest) -> Pairs:
     """How the loads came: by forward passes here, or recorded elsewhere and imported."""
     settings, recording = manifest.settings, manifest.recording
     if recording is None:
-        device = f"{settings.device} ({settings.device_name})"
         return (
             ("measured", f"{manifest.started_at} to {manifest.finished_at}, forward passes {manifest.elapsed_s:,.1f} s"),
-            ("device", f"{device}, {settings.dtype}, {settings.experts_implementation} experts"),
+            ("device", f"{_device(manifest)}, {settings.experts_implementation} experts"),
         )
     missing = recording.missing_layers
     told = "not known" if missing is None else ", ".join(map(str, missing)) or "none"

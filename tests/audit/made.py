@@ -1,9 +1,11 @@
 """Entries, comparisons and page facts made by hand, with no run behind them."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 from routing.audit.claims import CutRun, RunIdentity
-from routing.audit.facts import Facts, LayerRow, Query, RunFacts, WorstRow, entry_facts
+from routing.audit.entries import entry_facts
+from routing.audit.facts import Facts, LayerRow, Query, RunFacts, WorstRow
 from routing.core.allowance import (
     AllowanceTable,
     Entry,
@@ -14,12 +16,34 @@ from routing.core.allowance import (
     TableModel,
     entries_hash,
 )
+from routing.core.judgement import HeldOut
 from routing.core.observed import BatchWorst
 from routing.core.shapes import ModelShape
 
 QUERIES = ("imbalance", "imbalance_by_layer", "worst_rank_loads", "worst_distribution")
 SHAPE = ModelShape(num_layers=2, moe_layers=(0, 1), num_experts=8, top_k=2, hidden_size=8, expert_ffn_size=8)
 RUN = RunIdentity(run="one", label="base", policy="made/base", content_hash="c" * 64, corpus_hash="d" * 64)
+
+
+def held_out(kind="units", *, num_above, num_batches=20, allowance="1.2", part="half"):
+    """What a fit without a part of the run `one` allows, and how many of that part's batches are above it."""
+    return HeldOut(
+        kind=kind,
+        run="one",
+        label="base",
+        part=part,
+        method="strat-boot-v1",
+        allowance=Decimal(allowance),
+        num_batches=num_batches,
+        num_above=num_above,
+        worst=None,
+        above=(),
+    )
+
+
+def judged(one, *parts):
+    """`one` with these held-out results."""
+    return replace(one, evidence=replace(one.evidence, held_out=parts))
 
 
 def policy_evidence(identity=RUN, *, num_batches=17, observed_max="1.25"):

@@ -58,7 +58,7 @@ def test_a_failure_names_policy_run_layer_batch_factor_and_the_value_to_plan_wit
     found = [compare(entry("1.4"), cut((4, 1, 30))), compare(entry("1.5", batch_tokens=20), cut((0, 0, 32), batch_tokens=20))]
     proposal = Proposal(ep=2, batch_tokens=10, layer="all", allowance=Decimal("1.4"), proposed=Decimal("1.7"), binds="core")
     assert failure("a.yaml", found, [proposal]) == (
-        "a.yaml: 2 allowances are passed, the furthest at ep=2 batch_tokens=10: 1.500000 against 1.4, policy 'base' (run one), "
+        "a.yaml: 2 allowances are exceeded, the furthest at ep=2 batch_tokens=10: 1.500000 against 1.4, policy 'base' (run one), "
         "layer 1, batch 4; proposed 1.7; nothing was changed, fit again with these runs"
     )
     assert failure("a.yaml", [compare(entry("1.5"), cut((4, 1, 30)))], []) is None

@@ -135,11 +135,11 @@ def test_the_text_says_what_moved_and_leaves_out_what_did_not():
     assert text.count("\n| 2 |") == 1
 
 
-def test_the_text_of_a_violated_table_names_what_passed_it():
+def test_the_text_of_a_violated_table_names_what_exceeded_it():
     committed = table(entry("1.1"))
     comparison = compare(committed.entries[0], cut((0, 0, 28), (1, 0, 20)))  # 28 x 2 / 40 = 1.4, 1.0
     text = markdown(_facts(committed, table(entry("1.6")), comparisons=(comparison,)))
-    assert "is violated**: 1 allowance passed by 1 batch of these runs." in text
+    assert "is violated**: 1 allowance exceeded by 1 batch of these runs." in text
     assert "| 2 | 10 | 1.1 | 1.4000 | <code>base</code> | 0 | 0 | 0 |" in text
 
 

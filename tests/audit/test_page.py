@@ -1,10 +1,12 @@
 """The page escapes what it is given and leaves nothing undefined."""
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 
 from routing.audit.claims import compare
-from routing.audit.page import layer_table, page
+from routing.audit.facts import ShareRow
+from routing.audit.page import breakable, layer_table, page, short
 from tests.audit.made import cut, entry, facts, policy_evidence, table
 
 TEMPLATE = files("routing.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -46,6 +48,37 @@ def test_a_published_entry_shows_dashes_for_what_its_authors_do_not_say():
     assert "None" not in text
     assert "layer \u2013, batch \u2013, rank \u2013" in text
     assert "not at hand" in text
+
+
+def test_the_worst_of_all_has_a_panel_also_where_its_size_is_not_the_one_of_the_charts():
+    one = entry("1.4", policies=())
+    made = facts(table(one), [compare(one, cut((0, 0, 25)))])
+    (run,) = made.runs
+    (worst,) = run.worsts
+    small = replace(worst, batch_tokens=5, num_batches=1, worst_imbalance=1.75)
+    shares = [ShareRow(ep=2, batch_tokens=10, batch=0, layer=1, rank=rank, share=share) for rank, share in ((0, 1.5), (1, 0.5))]
+    shares += [ShareRow(ep=2, batch_tokens=5, batch=7, layer=1, rank=rank, share=share) for rank, share in ((0, 0.25), (1, 1.75))]
+    text = page(TEMPLATE, replace(made, runs=(replace(run, worsts=(worst, small), shares=tuple(shares)),)))
+    assert "EP 2, 10 tokens: &#39;base&#39;, batch 0</h4>" in text
+    assert "EP 2, 5 tokens: &#39;base&#39;, batch 7, the worst of all</h4>" in text
+    assert ">1.75<" in text
+
+
+def test_hashes_are_short_and_file_names_break_at_their_own_marks():
+    assert short(f"sha256:{'ab12' * 16}, at 1234567890123") == "sha256:ab12ab12ab12, at 1234567890123"
+    assert breakable("data/a_b<i>") == "data/<wbr>a_<wbr>b&lt;i&gt;"
+
+
+def test_a_link_of_the_page_goes_to_a_part_that_it_has():
+    for text in (_page(), _page(("a", "b")), _page(rows=((7, 1, 30),)), page(TEMPLATE, replace(_facts(), runs=()))):
+        found = re.findall(r'href="#([^"]+)"', text)
+        assert len(found) >= 5
+        assert all(f'id="{name}"' in text for name in found)
+
+
+def _facts():
+    one = entry("1.4", policies=())
+    return facts(table(one), [])
 
 
 def test_the_layer_table_has_a_column_for_each_run_and_ep():

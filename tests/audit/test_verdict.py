@@ -1,15 +1,14 @@
 """The verdict says in plain words what holds, on what evidence, and what is not covered."""
 
 from dataclasses import replace
-from decimal import Decimal
 
 import pytest
 
 from routing.audit.claims import compare
-from routing.audit.verdict import furthest, judge, limits
+from routing.audit.reach import limits, reach, stated
+from routing.audit.verdict import furthest, judge
 from routing.core.allowance import Override
-from routing.core.judgement import HeldOut
-from tests.audit.made import cut, entry, facts, policy_evidence, table
+from tests.audit.made import cut, entry, facts, held_out, judged, policy_evidence, table
 
 
 def _judged(*pairs, override=None, **more):
@@ -26,8 +25,12 @@ def test_all_hold():
     assert (verdict.kind, verdict.headline) == ("holds", "Every allowance holds in every measured batch.")
     # 26 x 2 / 40 = 1.3
     assert verdict.sentences == (
-        "1 allowance (EP 2; batches of 10 tokens) was compared with 2 full batches of 1 measured run.",
-        "The closest: EP 2 at 10 tokens, 1.3000 seen against 1.4 allowed (policy 'base', layer 1, batch 1, rank 0).",
+        "1 allowance at EP 2 was compared with every full batch of 1 measured run: 2 of 10 tokens.",
+        "The closest: EP 2 at 10 tokens, 1.30 seen against 1.4 allowed ('base', layer 1, batch 1, rank 0).",
+    )
+    assert verdict.action == (
+        "Use these numbers only for the policies and data named here; for yours, measure and refit. "
+        "Until then only min(EP, experts / top-k) is safe: 2.0 at EP 2."
     )
 
 
@@ -38,7 +41,8 @@ def test_one_batch_above_fails_the_table():
     )
     verdict = _judged(*pairs)
     assert (verdict.kind, verdict.headline) == ("fails", "1 of 2 allowances does not hold.")
-    assert verdict.sentences[1].startswith("The furthest above: EP 2 at 10 tokens, 1.5000 seen against 1.4 allowed")
+    assert verdict.sentences[1].startswith("The furthest above: EP 2 at 10 tokens, 1.50 seen against 1.4 allowed")
+    assert verdict.action.startswith("Do not plan with an allowance that was exceeded: fit again")
 
 
 def test_what_could_not_be_compared_is_not_said_to_hold():
@@ -60,7 +64,25 @@ def test_evidence_that_its_own_run_does_not_show_fails_the_table():
 def test_that_a_table_holds_for_its_own_runs_is_said_to_be_no_test():
     own = policy_evidence(num_batches=1, observed_max="1.25")
     verdict = _judged((entry("1.4", policies=(own,)), cut((0, 0, 25))))
-    assert "These are the runs that the table was fitted to: that it holds for them is no test on new data." in verdict.sentences
+    assert "These are the runs that the table was fitted to: that it fits them is no test on new data." in verdict.sentences
+    assert (verdict.kind, verdict.headline) == ("open", "Fits the runs it was made from; no held-out half was tried.")
+
+
+def test_a_table_that_failed_on_held_out_halves_is_open_and_says_where_first():
+    own = policy_evidence(num_batches=1, observed_max="1.25")
+    good = judged(entry("1.4", policies=(own,)), held_out(num_above=0))
+    bad = judged(
+        entry("1.6", batch_tokens=5, policies=(own,)),
+        held_out(num_above=5, num_batches=909),
+        held_out(num_above=0, num_batches=908, allowance="1.5"),
+    )
+    verdict = _judged((good, cut((0, 0, 25))), (bad, cut((0, 0, 25), batch_tokens=5)))
+    assert (verdict.kind, verdict.headline) == ("open", "Fits the runs it was made from; not validated at EP 2 with 5 tokens.")
+    assert (
+        "Not validated at EP 2 with 5 tokens: 5 of 909 batches of 'base' exceed 1.2 at EP 2 at 5 tokens, each fitted on the "
+        "run's other half."
+    ) in verdict.sentences
+    assert _judged((good, cut((0, 0, 25)))).kind == "holds"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +90,7 @@ def test_that_a_table_holds_for_its_own_runs_is_said_to_be_no_test():
     [
         (
             {"markings": ("simulated", "toy")},
-            "base: the names of policy or corpus say simulated and toy; these are no production numbers.",
+            "Not production numbers: the names of policy or corpus of 'base' say simulated and toy.",
         ),
         (
             {"num_without_router": 2},
@@ -92,8 +114,11 @@ def test_limits_give_the_chance_over_many_batches_and_what_alone_is_proven():
     # 17 batches seen: the chance that one of the next 1,000 passes the largest is 1000 / 1017 = 98.3%.
     one = entry("1.4")
     lines = limits(facts(table(one), [compare(one, cut((0, 0, 20)))]))
-    assert "base: 17 batches of 10 tokens, 5 units." in lines
-    assert any("17 measured batches" in line and "is 98.3%" in line for line in lines)
+    assert stated(facts(table(one), [])) == ("EP 2 at 10 tokens: base: 17 batches of 10 tokens, 5 units.",)
+    (row,) = reach(facts(table(one), []))
+    assert (row.batch_tokens, row.policy, row.num_batches, row.num_units) == (10, "base", 17, 5)
+    assert (row.next_exceeds, row.next_thousand_exceed) == (1 / 18, 1000 / 1017)
+    assert row.covered_share == pytest.approx(0.8384, abs=1e-4)  # 0.05^(1/17) = exp(-2.9957 / 17)
     assert any(line.startswith("Only min(EP, E/k) is proven") and "2.0 at EP 2" in line for line in lines)
     assert any("59 batches" in line and "299" in line for line in lines)
 
@@ -105,24 +130,20 @@ def test_the_furthest_above_is_by_factor_over_its_allowance():
     assert furthest([low, high], 1) == ((high, 0),)
 
 
-def test_a_policy_that_passes_what_was_fitted_without_it_is_a_warning_of_the_verdict():
-    held_out = HeldOut(
-        kind="policy",
-        run="one",
-        label="base",
-        part="the policy",
-        method="strat-boot-v1",
-        allowance=Decimal("1.2"),
-        num_batches=20,
-        num_above=13,
-        worst=Decimal("1.3"),
-        above=(),
-    )
-    one = entry("1.4", policies=())
-    one = replace(one, evidence=replace(one.evidence, held_out=(held_out,)))
+def test_a_policy_that_exceeds_what_was_fitted_without_it_is_a_warning_of_the_verdict():
+    one = judged(entry("1.4", policies=()), held_out("policy", num_above=13, part="the policy"))
     verdict = _judged((one, cut((0, 0, 25))))
     assert verdict.kind == "holds"
     assert (
-        "Do not take it for a policy that was not measured: fitted without base, EP 2 at 10 tokens would be 1.2, "
-        "and 13 of its 20 batches pass that."
+        "Do not use it for a policy that was not measured: fitted without 'base', EP 2 at 10 tokens would be 1.2, "
+        "and 13 of 20 of its batches exceed that."
     ) in verdict.sentences
+
+
+def test_device_and_uncommitted_changes_of_a_run_are_not_covered():
+    one = entry("1.4", policies=())
+    made = facts(table(one), [compare(one, cut((0, 0, 20)))])
+    made = replace(made, runs=tuple(replace(run, device="cpu (x86_64), float32", is_dirty=True) for run in made.runs))
+    lines = judge(made).not_covered
+    assert any(line.startswith("Other devices and number types than cpu (x86_64), float32, of 'base'") for line in lines)
+    assert any("'base'" in line and "uncommitted changes" in line for line in lines)

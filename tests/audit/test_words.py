@@ -5,7 +5,20 @@ from decimal import Decimal
 import pytest
 
 from routing.audit.facts import markings
-from routing.audit.words import count, dash, distinct_names, exact, gigabytes, listed, number_of, ratio, size
+from routing.audit.words import (
+    beside,
+    count,
+    dash,
+    distinct_names,
+    exact,
+    gigabytes,
+    listed,
+    number_of,
+    places,
+    ratio,
+    size,
+)
+from tests.audit.made import entry
 
 
 @pytest.mark.parametrize("write", [ratio, exact, count, size, dash])
@@ -18,6 +31,18 @@ def test_numbers_are_formatted():
     assert gigabytes(1_500_000_000) == "1.5 GB"
     assert (number_of(1, "batch", "batches"), number_of(2_400, "batch", "batches")) == ("1 batch", "2,400 batches")
     assert (listed([2, 4, 8]), listed([2]), listed([])) == ("2, 4 and 8", "2", "")
+
+
+def test_a_short_number_is_still_on_its_side_of_the_allowance():
+    assert beside(Decimal("2.548828"), Decimal("2.6")) == "2.55"
+    assert beside(1.3004, Decimal("1.3")) == "1.3004"  # 1.30 would not be above
+    assert beside(1.2999, Decimal("1.3")) == "1.30"
+
+
+def test_places_are_told_by_batch_size():
+    found = [entry(ep=4, batch_tokens=2_000), entry(ep=8, batch_tokens=2_000), entry(ep=8, batch_tokens=20_000)]
+    assert places(found) == "EP 4 and EP 8 with 2k tokens and EP 8 with 20k tokens"
+    assert places(found[1:]) == "EP 8 with 2k and 20k tokens"
 
 
 def test_runs_of_one_label_are_told_apart():

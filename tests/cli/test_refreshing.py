@@ -96,7 +96,7 @@ def test_a_violated_table_is_exit_1_after_everything_was_shown(refresh, folder):
     assert "batches above their allowance" in out
     assert "raised" in out
     assert len(said) == 1
-    assert said[0].startswith("routing: allowances.yaml: one allowance is passed, the furthest at ep=2 batch_tokens=400: ")
+    assert said[0].startswith("routing: allowances.yaml: one allowance is exceeded, the furthest at ep=2 batch_tokens=400: ")
     assert "against 1.0, policy 'tiny' (run tiny), layer " in said[0]
     assert (folder / "allowances.yaml").read_bytes() == before
     code, out, _ = refresh("plan.yaml", "--json")

@@ -90,8 +90,8 @@ def test_every_batch_above_is_named_and_a_value_proposed(tmp_path):
     place = {"ep": 2, "batch_tokens": 10, "layer": "all"}
     assert found.answer["proposals"] == [{**place, "allowance": 1.1, "proposed": 1.6, "binds": "core"}]
     assert found.failure == (
-        f"{table}: one allowance is passed, the furthest at ep=2 batch_tokens=10: 1.400000 against 1.1, policy 'tiny' (run run), "
-        "layer 0, batch 2; proposed 1.6; nothing was changed, fit again with these runs"
+        f"{table}: one allowance is exceeded, the furthest at ep=2 batch_tokens=10: 1.400000 against 1.1, policy 'tiny' "
+        "(run run), layer 0, batch 2; proposed 1.6; nothing was changed, fit again with these runs"
     )
     assert table.read_bytes() == before
 

@@ -266,7 +266,7 @@ def test_a_violated_table_fails_with_names_and_stays_as_it_is(plan, listener, tm
     before = table.read_bytes()
     answer = _refresh(plan(), listener, markdown_path=tmp_path / "pull.md")
     assert table.read_bytes() == before
-    assert answer.failure.startswith(f"{table}: 4 allowances are passed, the furthest at ep=")
+    assert answer.failure.startswith(f"{table}: 4 allowances are exceeded, the furthest at ep=")
     assert "policy 'one' (run one), layer " in answer.failure
     assert answer.failure.endswith("nothing was changed, --write replaces it by the fitted table")
     exceeded = answer.answer["check"]["exceeded"]

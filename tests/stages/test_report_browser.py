@@ -78,6 +78,19 @@ def test_it_prints(opened):
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) >= 2
 
 
+def test_what_is_folded_on_a_screen_is_on_paper(opened):
+    opened.value("document.querySelectorAll('details').forEach(one => { one.open = false })")
+    drawn = (
+        "[...new Set([...document.querySelectorAll('details')]"
+        ".map(one => getComputedStyle(one, '::details-content').contentVisibility))]"
+    )
+    assert opened.value(drawn) == ["hidden"]
+    opened.ask("Emulation.setEmulatedMedia", media="print")
+    printed = opened.value(drawn)
+    opened.ask("Emulation.setEmulatedMedia", media="")
+    assert printed == ["visible"]
+
+
 def test_a_narrow_screen_is_not_scrolled_sideways(opened):
     opened.ask("Emulation.setDeviceMetricsOverride", width=NARROW, height=800, deviceScaleFactor=1, mobile=False)
     assert opened.value("window.innerWidth") == NARROW

@@ -69,10 +69,13 @@ def test_every_allowance_of_the_json_is_in_the_page_with_its_numbers(made):
     assert len(answer.body["allowances"]) == len(EPS) * len(BATCH_SIZES)
     for one in answer.body["allowances"]:
         row = next(row for row in rows if row[:2] == [f"EP {one['ep']}, {one['batch_tokens']} tokens", f"{one['allowance']:.1f}"])
-        assert row[2] == "holds" == one["outcome"]
+        said = "no held-out test" if one["held_out_above"] is None else "held-out halves hold"
+        assert (row[2], one["outcome"]) == (f"fits its own data; {said}", "holds")
+        assert not one["held_out_above"]
+        assert one["standing"] == ("untested" if one["held_out_above"] is None else "holds")
         assert (row[3], row[5], row[7]) == (f"{one['observed_max']:.4f}", f"{one['slack']:.4f}", f"{one['raw_bound']:.4f}")
         cells = [cell for row in rows if row[0] == f"EP {one['ep']}" for cell in row]
-        assert any(cell.startswith(f"{one['allowance']:.1f}seen {one['seen']:.4f}") for cell in cells)
+        assert any(cell.startswith(f"{one['allowance']:.1f}worst seen {one['seen']:.2f} of") for cell in cells)
 
 
 def test_the_worsts_of_the_json_are_in_the_page(made):
@@ -117,7 +120,8 @@ def test_every_layer_of_both_policies_stands_beside_its_interval(made):
         ratios = [f"{one['base_imbalance']:.4f}", f"{one['other_imbalance']:.4f}"]
         row = next(row for row in rows if row[:4] == [str(one["ep"]), str(one["layer"]), *ratios])
         assert row[5:7] == [f"{one['low']:+.4f}", f"{one['high']:+.4f}"]
-        assert (row[7] == "within") is (one["low"] <= 0 <= one["high"]) is not one["is_beyond"]
+        assert row[7] == ("not told apart" if not one["is_beyond"] else "less even" if one["low"] > 0 else "more even")
+        assert (row[7] == "not told apart") is (one["low"] <= 0 <= one["high"]) is not one["is_beyond"]
 
 
 def test_what_moved_against_the_earlier_table_is_said(made):

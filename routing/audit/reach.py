@@ -1,0 +1,78 @@
+"""How far the evidence reaches: chances and shares from the number of batches, and what alone is proven."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from routing.audit.facts import Facts
+from routing.audit.words import exact, listed, place
+from routing.core.coverage import covered_share, next_exceeds
+
+NUM_NEXT_BATCHES = 1000
+# In coverage sentences of a table: what the page tells as a table of its own, or once for all EP sizes.
+_TOLD_ELSEWHERE = (", held out ", "; chance that the next batch ", ": units that reach coverage ")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """What a policy's batches of one size say of its next ones: chances to exceed the largest seen, share covered at 95%."""
+
+    batch_tokens: int
+    policy: str
+    num_batches: int
+    num_units: int | None
+    next_exceeds: float
+    next_thousand_exceed: float
+    covered_share: float
+
+
+def reach(facts: Facts) -> tuple[Reach, ...]:
+    """A row for each batch size and policy of the table's evidence, in its order."""
+    found = {
+        (one.entry.batch_tokens, claimed.label, claimed.num_batches, claimed.num_units)
+        for one in facts.entries
+        for claimed in one.entry.evidence.policies
+        if claimed.num_batches
+    }
+    return tuple(
+        Reach(
+            batch_tokens=batch_tokens,
+            policy=policy,
+            num_batches=num_batches,
+            num_units=num_units,
+            next_exceeds=next_exceeds(num_batches),
+            next_thousand_exceed=next_exceeds(num_batches, NUM_NEXT_BATCHES),
+            covered_share=covered_share(num_batches),
+        )
+        for batch_tokens, policy, num_batches, num_units in sorted(found, key=lambda one: (-one[0], one[1]))
+    )
+
+
+def limits(facts: Facts) -> tuple[str, ...]:
+    """What the evidence supports, of all entries together."""
+    found = [
+        "The chances are of exceeding the largest imbalance seen, not the allowance, which lies above it by its slack; they "
+        "suppose that the next batches come as the measured ones did.",
+        "To cover 95% of batches at 95% confidence takes 59 batches, to cover 99% takes 299.",
+        f"Only min(EP, E/k) is proven, E experts and k of them a token: {ceilings(facts)}. No sample proves that less is enough.",
+    ]
+    if not any(one.entry.evidence.held_out for one in facts.entries):
+        found.append("The table holds no held-out test: no fit on half of the units was tried on the other half.")
+    return tuple(found)
+
+
+def stated(facts: Facts) -> tuple[str, ...]:
+    """What else the entries say of themselves, each with its place."""
+    return tuple(_stated(facts))
+
+
+def _stated(facts: Facts) -> Iterator[str]:
+    for one in facts.entries:
+        for line in one.entry.evidence.coverage:
+            if not line.startswith("Only min(") and not any(told in line for told in _TOLD_ELSEWHERE):
+                yield f"{place(one.entry)}: {line}"
+
+
+def ceilings(facts: Facts) -> str:
+    """`2.0 at EP 2 and 4.0 at EP 4`: what no batch can exceed."""
+    found = {one.entry.ep: one.entry.evidence.ceiling for one in facts.entries}
+    return listed(f"{exact(value)} at EP {ep}" for ep, value in sorted(found.items()))
