@@ -103,7 +103,7 @@ class ExpertCounter:
         self._segment_ids: Sequence[int] = ()
         self._counts: dict[int, Tensor] = {}
         self._faults: dict[int, Tensor] = {}
-        self._has_no_router_T: Tensor | None = None
+        self._has_no_router_T = torch.zeros(0, dtype=torch.bool)
         self._dtype: torch.dtype | None = None
         self._handles: list[Any] = []
 
@@ -187,7 +187,7 @@ class ExpertCounter:
     def _without_router(self) -> list[int]:
         """The segments of the batch with a token to which some layer's router gave nothing to choose by."""
         assert self._slot_T is not None
-        return [self._segment_ids[slot] for slot in self._slot_T[self._has_no_router_T].unique().tolist()]
+        return [self._segment_ids[slot] for slot in sorted(set(self._slot_T[self._has_no_router_T].tolist()))]
 
 
 def _argument(at: tuple[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
