@@ -1,5 +1,6 @@
 """`make soak`: each verb that writes, killed with -9 at random moments until it was killed often; seeded, one line a verb."""
 
+import os
 import random
 import sys
 import tempfile
@@ -14,6 +15,7 @@ SEED = 50
 
 def main() -> None:
     """Prints what was killed and how far it had come; ends in an AssertionError where one did not end like an untouched one."""
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # what killed processes held is cleaned up, and that is warned of
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else SEED
     draw = random.Random(seed)
     print(f"{sum(NUM_KILLS.values())} kills, seed {seed}", flush=True)

@@ -5,6 +5,7 @@ import errno
 import io
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,11 @@ FAULTS = {
 }
 
 
+KILL = "kill"  # no kind of call: the process kills itself with -9 at the nth call of any
+
+
 class FaultyDisk:
-    """Fails the `nth` call of one kind; `at_fault` is then what stood below `folder`."""
+    """Fails the `nth` call of one kind, or dies there; `at_fault` is then what stood below `folder`."""
 
     def __init__(self, kind: str, nth: int, folder: Path) -> None:
         self.kind, self.nth, self.folder = kind, nth, folder
@@ -37,12 +41,15 @@ class FaultyDisk:
 
     def reach(self, kind: str, before_error: Callable[[], object] = lambda: None) -> None:
         """One call of `kind`; OSError where it is the one that fails."""
-        if kind == self.kind:
-            self.num_calls += 1
-            if self.num_calls == self.nth:
-                before_error()
-                self.at_fault = whole_files(self.folder)
-                raise OSError(FAULTS[kind], os.strerror(FAULTS[kind]))
+        if self.kind not in (kind, KILL):
+            return
+        self.num_calls += 1
+        if self.num_calls == self.nth:
+            before_error()
+            if self.kind == KILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.at_fault = whole_files(self.folder)
+            raise OSError(FAULTS[kind], os.strerror(FAULTS[kind]))
 
     def open(self, path: str | os.PathLike[str], mode: str) -> io.BufferedIOBase:
         """As the built-in; a file to write is buffered whole, so that it is one write."""

@@ -1,5 +1,6 @@
-"""Commands killed with -9 at random moments: what they left is whole, and the same command ends like an untouched one.
+"""Commands killed with -9, after a random time or at a random call of the writer of our files, in turn.
 
+What they left is whole, and the same command ends like an untouched one.
 Processes are forked from one that has the slow imports behind it, so that a kill finds the command at work.
 """
 
@@ -8,6 +9,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -17,10 +19,11 @@ from pathlib import Path
 
 from routing.store.allowances import read_table
 from routing.store.run import MANIFEST_NAME, open_run, read_manifest
-from tests.faulty_disk import is_leftover
+from tests.faulty_disk import KILL, FaultyDisk, is_leftover
 from tests.policies import write_tiny_policy
 
 NUM_TRAJECTORIES, NUM_TOKENS, TOKENS_PER_PART = 24, 120, 300  # three trajectories a part
+_CALLS = "num_calls"  # a file that a process leaves: how often it called the writer
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.preloaded"])
 
@@ -54,19 +57,20 @@ def kill_at_random(command: Command, *, num_kills: int, draw: random.Random) -> 
     began = time.monotonic()
     _run_to_the_end(command)
     elapsed_s, expected = time.monotonic() - began, command.result()
+    num_calls = int((command.folder / _CALLS).read_text())
     command.begin()
     seen: Counter[str] = Counter()
     num_runs = 2
     while seen.total() < num_kills:
         num_runs += 1
-        process = _started(command)
-        process.join(draw.uniform(0, elapsed_s))
-        if process.is_alive():
-            process.kill()
-            process.join()
+        if num_runs % 2:
+            exitcode = _run_for(command, draw.uniform(0, elapsed_s))
+        else:
+            exitcode = _run_until(command, draw.randint(1, num_calls))
+        if exitcode == -signal.SIGKILL:
             seen[command.look()] += 1
         else:
-            assert process.exitcode == 0, _log(command)
+            assert exitcode == 0, _log(command)
             assert command.result() == expected
         if command.is_over():
             command.begin()
@@ -171,23 +175,37 @@ def _table(path: Path) -> str:
     return f"table of {len(read_table(path).entries)} entries" if path.exists() else "no table yet"
 
 
-def _started(command: Command) -> multiprocessing.process.BaseProcess:
-    process = _SERVER.Process(target=_run, args=(str(command.folder), command.arguments))
-    process.start()
-    return process
+def _run_for(command: Command, seconds: float) -> int | None:
+    """The exit code of the command, killed where it still runs after `seconds`."""
+    process = _started(command, die_at=None)
+    process.join(seconds)
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+def _run_until(command: Command, call: int) -> int | None:
+    """The exit code of the command, killed at its `call`-th call of the writer where it comes so far; 0 counts them only."""
+    process = _started(command, die_at=call)
+    process.join()
+    return process.exitcode
 
 
 def _run_to_the_end(command: Command) -> None:
-    process = _started(command)
-    process.join(timeout=300)
-    assert process.exitcode == 0, _log(command)
+    assert _run_until(command, 0) == 0, _log(command)
+
+
+def _started(command: Command, *, die_at: int | None) -> multiprocessing.process.BaseProcess:
+    process = _SERVER.Process(target=_run, args=(command.folder, command.arguments, die_at))
+    process.start()
+    return process
 
 
 def _log(command: Command) -> str:
     return (command.folder / "log").read_text()
 
 
-def _run(folder: str, arguments: tuple[str, ...]) -> None:
+def _run(folder: Path, arguments: tuple[str, ...], die_at: int | None) -> None:
     """In the forked process: the command line, in small parts, its words to a file."""
     from routing.cli import command
     from routing.stages import begin
@@ -198,4 +216,12 @@ def _run(folder: str, arguments: tuple[str, ...]) -> None:
     os.dup2(log, 2)
     begin.TOKENS_PER_PART = TOKENS_PER_PART
     sys.argv = ["routing", *arguments]
-    command()
+    if die_at is None:
+        command()
+        return
+    disk = FaultyDisk(KILL, die_at or 0, folder)
+    try:
+        with disk.mounted():
+            command()
+    finally:
+        (folder / _CALLS).write_text(str(disk.num_calls))

@@ -7,5 +7,6 @@ from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe  # noqa: F401
 
 from routing.cli import app  # noqa: F401
 from routing.stages import fit, import_counts, measure, refresh  # noqa: F401
+from tests import kills  # noqa: F401
 
 torch.set_num_threads(1)

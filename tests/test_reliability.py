@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from routing.core.errors import RoutingError
 from tests.conftest import REPOSITORY
 from tests.faults import COLLECTED, HEADING, PAGE, fault_of, rows_of, table_of, with_table
 
@@ -95,6 +96,11 @@ def test_a_mark_that_is_no_row_is_refused_with_its_test(request, mark):
     with pytest.raises(pytest.UsageError, match=r"test_reliability\.py::.*: a fault's mark is one text"):
         fault_of(request.node, mark.mark)
     assert fault_of(request.node, pytest.mark.fault("a full disk", **HOW).mark).tries == 2
+
+
+def test_the_page_lists_every_exit_code():
+    listed = re.findall(r"^\| (\d+) \|", COMMITTED, re.MULTILINE)
+    assert listed == ["0", *(str(one.exit_code) for one in RoutingError.__subclasses__()), "130"]
 
 
 def test_every_link_of_the_page_leads_somewhere():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from routing.audit.claims import RunIdentity, evidence_of, unmeasured
 from routing.audit.facts import Facts
 from routing.audit.peaks import untested_eps
-from routing.audit.words import exact, exceeding, listed, place, places, quoted, size
+from routing.audit.words import exact, exceeding, listed, number_of, place, places, quoted, size
 from routing.core.allowance import Entry
 from routing.core.judgement import HeldOut
 
@@ -20,7 +20,7 @@ def cautions(facts: Facts) -> Iterator[str]:
     for run in facts.runs:
         if run.num_without_router:
             left_out = number_of(run.num_without_router, "trajectory", "trajectories")
-            yield f"{run.name}: {left_out} left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad)."
+            yield f"{quoted(run.name)}: {left_out} left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad)."
     if marked := [run for run in facts.runs if run.markings]:
         words = dict.fromkeys(word for run in marked for word in run.markings)
         names = listed(quoted(run.name) for run in marked)

@@ -19,7 +19,7 @@ from routing.store import files
 from routing.store.allowances import read_table
 from routing.store.files import write_bytes
 from routing.store.run import MANIFEST_NAME, open_run, read_manifest, working, writing
-from tests.faulty_disk import ShortFile, Written, fail_each_call
+from tests.faulty_disk import FaultyDisk, ShortFile, Written, fail_each_call
 from tests.stages.conftest import Listener, build_request
 from tests.stores import write_tiny_run
 
@@ -127,6 +127,13 @@ def test_a_fit_outlives_every_failing_call(tmp_path):
         result=lambda: read_table(table).entries,
     )
     _fail_all(written, calls_of(FIT_WRITES, FIT_READS))
+
+
+def test_a_file_that_has_its_name_is_not_said_to_be_the_old_one(tmp_path):
+    said = "file: written, but a power cut may still undo it"
+    with FaultyDisk("open folder", 1, tmp_path).mounted(), pytest.raises(StorageError, match=said):
+        write_bytes(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 @pytest.mark.fault(

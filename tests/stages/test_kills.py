@@ -11,7 +11,7 @@ KILLS = {"measure": 2, "import": 1, "fit": 1, "refresh": 1}
 
 @pytest.mark.fault(
     "kill -9 of measure, import, fit or refresh at any moment",
-    how="a process of the command line killed after a random time",
+    how="a process of the command line, killed after a random time or at a random call of the writer",
     tries=sum(KILLS.values()),
     outcome="what it left opens, every part verified; the same command ends with the same counts or allowances",
 )
