@@ -15,9 +15,10 @@ from torch import Tensor
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import continued
 from routing.measure.attention import fits_without_mask
+from routing.measure.batches import PASS_TOKENS, deal_batches
 from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
-from routing.measure.plan import PartPlan, Pass, TokenIds, by_length, next_batch
+from routing.measure.plan import PartPlan, Pass, TokenIds
 from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
 from routing.store.loads import require_conserved
@@ -66,11 +67,14 @@ def measure_part(
         if held is not None and anchor is not None:
             before = held.get(anchor, run_prefix)
             most_rows = held.most_rows(before)
-        queue = by_length(passes)
-        while queue:
-            batch = next_batch(queue, tokens_per_batch=budget.tokens_per_batch, most_rows=most_rows)
-            if budget.fits(partial(run, batch, before), batch, policy.device):
-                queue = queue[len(batch) :]
+        deal = partial(deal_batches, most_rows=most_rows, pass_tokens=PASS_TOKENS[policy.device.type])
+        batches = deal(passes, tokens_per_batch=budget.tokens_per_batch)
+        while batches:
+            if budget.fits(partial(run, batches[0], before), batches[0], policy.device):
+                batches = batches[1:]
+            else:
+                left = [one for batch in batches for one in batch]
+                batches = deal(left, tokens_per_batch=budget.tokens_per_batch)
     first, last = part.first_segment, part.last_segment
     tokens_S = np.array([segment.num_tokens for segment in tree.segments[first : last + 1]], dtype=np.int64)
     layers = [experts.layer for experts in policy.experts]

@@ -1,4 +1,4 @@
-"""Which forward passes there are: trajectories dealt to parts, and batches of similar length inside a part."""
+"""Which forward passes there are, and which part each belongs to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,14 +93,3 @@ def deal_parts(parts: Sequence[PartPlan], *, worker: int, num_workers: int) -> t
             dealt.append(part)
         before += part.num_tokens
     return tuple(dealt)
-
-
-def by_length(passes: Sequence[Pass]) -> list[Pass]:
-    """Longest first, so that a batch pads little and the largest batch shows early whether memory suffices."""
-    return sorted(passes, key=lambda one: (-one.num_new, one.trajectory))
-
-
-def next_batch(queue: Sequence[Pass], *, tokens_per_batch: int, most_rows: int | None = None) -> list[Pass]:
-    """The leading passes whose padded size (count x longest) stays within the budget, `most_rows` at most; at least one."""
-    rows = tokens_per_batch // queue[0].num_new
-    return list(queue[: max(1, rows if most_rows is None else min(rows, most_rows))])

@@ -8,7 +8,7 @@ from pipelines.trace.allocator import cpu_peak
 from routing.core.errors import InputError
 from routing.measure.anchors import Anchor
 from routing.measure.budget import find_batch_memory, tokens_that_fit
-from routing.measure.plan import Pass, next_batch
+from routing.measure.plan import Pass
 from routing.measure.prefixes import HeldCaches
 from routing.store.manifest import BatchMemory
 from tests.measure.test_families import build, going_on
@@ -66,6 +66,3 @@ def test_a_cache_is_repeated_to_no_more_bytes_than_may_be_held(policy):
     anchors = {0: Anchor(parent=None, run=Pass(trajectory=0, num_tokens=10, first_segment=0, last_segment=0))}
     rows = [HeldCaches(anchors=anchors, budget_bytes=number).most_rows(cache) for number in (row_bytes * 3 + 1, row_bytes - 1)]
     assert rows == [3, 1]
-    queue = [Pass(trajectory=place, num_tokens=12, first_segment=1, last_segment=1, start=10) for place in range(9)]
-    assert len(next_batch(queue, tokens_per_batch=16, most_rows=3)) == 3
-    assert len(next_batch(queue, tokens_per_batch=4, most_rows=3)) == 2

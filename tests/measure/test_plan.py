@@ -1,11 +1,11 @@
-"""Parts hold whole segments once, in order; batches stay within their budget."""
+"""Parts hold whole segments once, in order, and each is one worker's."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.corpus.tree import build_tree
-from routing.measure.plan import PartPlan, Pass, by_length, deal_parts, next_batch, plan_parts
+from routing.measure.plan import PartPlan, Pass, deal_parts, plan_parts
 
 CORPORA = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), min_size=1, max_size=8, unique=True)
 
@@ -25,13 +25,6 @@ def test_every_segment_is_in_one_part_once(sequences, tokens_per_part):
 
 def _pass(trajectory, num_tokens):
     return Pass(trajectory=trajectory, num_tokens=num_tokens, first_segment=trajectory, last_segment=trajectory)
-
-
-def test_a_batch_takes_as_many_as_fit_at_its_longest():
-    queue = by_length([_pass(0, 10), _pass(1, 30), _pass(2, 30), _pass(3, 5)])
-    assert [one.trajectory for one in queue] == [1, 2, 0, 3]
-    assert [one.trajectory for one in next_batch(queue, tokens_per_batch=100)] == [1, 2, 0]
-    assert [one.trajectory for one in next_batch(queue, tokens_per_batch=29)] == [1]
 
 
 def test_a_trajectory_that_ends_inside_another_needs_no_pass():
