@@ -19,6 +19,7 @@ SCRIPT = REPOSITORY / "pipelines" / "slurm_measure.sbatch"
 # Takes its own options off and runs the rest as each task of a step.
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do shift; done
+export BATCH_SHELL=$PPID
 status=0
 for ((task = 0; task < TASKS; task++)); do
     SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_STEP_NUM_TASKS=$TASKS "$@" || status=$?
@@ -77,7 +78,7 @@ def test_only_what_was_interrupted_is_queued_again(submit, tmp_path, status, is_
 
 def test_a_warning_of_slurm_leaves_the_shell_to_queue_the_task_again(submit, tmp_path):
     """SIGTERM reaches the shell too where a whole job is signalled; the worker then ends with 130."""
-    done = submit(tasks=1, routing="#!/usr/bin/env bash\ntrap 'exit 130' TERM\nkill -TERM $(ps -o ppid= $PPID) $$\nsleep 20\n")
+    done = submit(tasks=1, routing="#!/usr/bin/env bash\ntrap 'exit 130' TERM\nkill -TERM $BATCH_SHELL $$\nsleep 20\n")
     assert (done.returncode, (tmp_path / "requeued").read_text()) == (130, "requeue 77\n")
 
 
