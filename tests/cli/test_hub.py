@@ -81,9 +81,9 @@ def test_a_run_keeps_the_commit_it_began_with_when_the_branch_moves(online, comm
 
     second = online.push(NAME, commits[1])
     online.requests.clear()
-    moved = _run(online, tmp_path / "home", [*arguments, "--revision", "main"])
-    assert (moved.returncode, moved.stderr.count("\n")) == (2, 1)
-    assert f"was measured with {first}, {NAME}@main is {second} now; go on with {NAME}@{first}" in moved.stderr
+    code, _, err = invoke(*arguments, "--revision", "main")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"was measured with {first}, {NAME}@main is {second} now; go on with {NAME}@{first}" in err
     assert online.requests == [f"/api/models/{NAME}/revision/main"]  # one question, nothing fetched
 
     online.requests.clear()
