@@ -20,7 +20,7 @@ def cautions(facts: Facts) -> Iterator[str]:
     for run in facts.runs:
         if run.num_without_router:
             left_out = number_of(run.num_without_router, "trajectory", "trajectories")
-            yield f"{quoted(run.name)}: {left_out} left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad)."
+            yield f"{quoted(run.name)}: {left_out} left out (--skip-bad), to which a router gave NaN, Inf or equal logits."
     if marked := [run for run in facts.runs if run.markings]:
         words = dict.fromkeys(word for run in marked for word in run.markings)
         names = listed(quoted(run.name) for run in marked)

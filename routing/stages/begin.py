@@ -84,7 +84,8 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     _require_one_run_to_skip_in(request)
     has_adapter = request.adapter is not None
     require_device_map(request.device_map, device=request.device, has_adapter=has_adapter, worker=request.worker)
-    device = resolve_device(request.device, local_rank=request.worker.local_rank)
+    is_spread = request.device_map is not None  # then a worker takes all that it sees, from the first
+    device = resolve_device(request.device, local_rank=0 if is_spread else request.worker.local_rank)
     open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
     files = resolve_policy(_settled_policy(request, progress), tokenizer=request.tokenizer)
     files = files if request.adapter is None else adapted(files, request.adapter)
@@ -164,7 +165,7 @@ def _settled_policy(request: MeasureRequest, progress: Progress) -> str:
     for out in (request.out, *([request.base_out] if request.base_out else [])):
         found = existing(out)
         if found is not None and (old := found.policy.revision) != now.commit:
-            then = "" if old.startswith("sha256:") else f"--revision {old} goes on with it, or "
+            then = "" if old.startswith("sha256:") else f"go on with {now.name}@{old}, or "
             moved = f"{now.name}@{now.asked}" if now.asked else now.name
             raise InputError(f"{out}: was measured with {old}, {moved} is {now.commit} now; {then}choose another --out")
     if now.asked != now.commit:

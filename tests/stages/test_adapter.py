@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from routing.core.errors import InputError
+from routing.core.worker import Worker
 from routing.stages.begin import require_same
 from routing.stages.measure import measure
+from routing.stages.share import measure_share
 from routing.store.run import open_run, read_manifest
 from tests.policies import write_tokenizer
 
@@ -62,6 +65,18 @@ def test_the_base_measured_beside_an_adapter_is_the_base_measured_alone(request_
     assert any("finished already" in note for note in listener.notes)
     with pytest.raises(InputError, match="was measured with policy revision"):
         measure(request_for(tmp_path / "base", adapter=adapter, max_tokens=1_000), listener)
+
+
+def test_workers_measure_base_and_adapted_policy_as_one_process_does(request_for, listener, policy_folder, tmp_path):
+    adapter = _write_adapter(policy_folder, tmp_path / "lora", "router")
+    pairs = []
+    for name, of, worker in (("alone", measure, Worker()), ("shared", measure_share, Worker(index=1, count=2))):
+        outs = {"out": tmp_path / name, "base_out": tmp_path / f"{name}-base"}
+        request = request_for(outs["out"], adapter=adapter, base_out=outs["base_out"], max_tokens=1_000)
+        of(replace(request, worker=worker), listener)
+        pairs.append([read_manifest(folder).content_hash for folder in outs.values()])
+    assert pairs[0] == pairs[1]
+    assert pairs[0][0] != pairs[0][1]
 
 
 @pytest.mark.fault(

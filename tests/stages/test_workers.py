@@ -61,18 +61,18 @@ def _work(request, dying_at, go):
     measure_share(request, Listener())
 
 
-def _run_workers(request, count, *, dying=None, dying_at=None):
-    """Exit codes of `count` processes that measure at once; the worker `dying` kills itself at a part, after the others left."""
-    go = FORK.Event()
-    shares = [replace(request, worker=Worker(index=index, count=count)) for index in range(count)]
-    workers = [FORK.Process(target=_work, args=(one, dying_at if one.worker.index == dying else None, go)) for one in shares]
-    for one in workers:
-        one.start()
-    for index in sorted(range(count), key=lambda index: index == dying):
+def _run_workers(request, count, *, absent=None, dying=None, dying_at=None):
+    """Exit codes of `count` processes that measure at once, one of them `absent`; `dying` kills itself after the others left."""
+    go, workers = FORK.Event(), {}
+    for index in set(range(count)) - {absent}:
+        one = replace(request, worker=Worker(index=index, count=count))
+        workers[index] = FORK.Process(target=_work, args=(one, dying_at if index == dying else None, go))
+        workers[index].start()
+    for index in sorted(workers, key=lambda index: index == dying):
         if index == dying:
             go.set()
         workers[index].join(timeout=120)
-    return [one.exitcode for one in workers]
+    return [workers[index].exitcode for index in sorted(workers)]
 
 
 def _written(run):
@@ -114,13 +114,7 @@ def test_four_workers_one_killed_and_three_after_them_end_like_one_process(reque
 )
 def test_the_share_of_a_worker_that_never_came_is_taken_by_the_others(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
-    shares = [replace(request, worker=Worker(index=index, count=3)) for index in (0, 2)]
-    workers = [FORK.Process(target=measure_share, args=(one, Listener())) for one in shares]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join(timeout=120)
-        assert one.exitcode == 0
+    assert _run_workers(request, 3, absent=1) == [0, 0]
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
