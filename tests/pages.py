@@ -27,7 +27,11 @@ from tests.conftest import REPOSITORY
 
 # The log is of its dates. Pages that a test of their own runs, beside what it says of them, are run by no other.
 PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md") if page.name != "LOG.md"))
-RUN_BY = {"README.md": "tests/test_readme.py", "docs/training_loop.md": "tests/cli/test_training_loop.py"}
+RUN_BY = {
+    "README.md": "tests/test_readme.py",
+    "docs/scaling.md": "tests/cli/test_scaling_page.py",
+    "docs/training_loop.md": "tests/cli/test_training_loop.py",
+}
 
 Change = Callable[[str], str]
 KINDS = ("console", "sh", "python", "text")

@@ -2,26 +2,19 @@
 
 import json
 import os
-import re
-import shlex
-import subprocess
 
 import pytest
 
-from routing.stages import begin
 from routing.store.run import read_manifest
 from tests.conftest import REPOSITORY
+from tests.pages import read_page, run_page
 from tests.policies import write_tiny_policy
-from tests.test_pages import BLOCK, ENVIRONMENT
 
-PAGE = (REPOSITORY / "docs" / "scaling.md").read_text()
-COMMANDS = [line for _, block in BLOCK.findall(PAGE) for line in block.splitlines()]
-TOKENS_PER_PART = 400
 # Small parts, and the second worker's death in its first start, before the name of its first part is given.
-SITE = f"""
+SITE = """
 import os, signal
 import routing.measure.plan
-routing.measure.plan.TOKENS_PER_PART = {TOKENS_PER_PART}
+routing.measure.plan.TOKENS_PER_PART = 400
 if (os.environ.get("RANK"), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == ("1", "0"):
     rename = os.replace
     def die(old, new):
@@ -46,17 +39,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
-    """The content hash of the run that torchrun's workers, the second of them killed once, have measured."""
-    (command,) = [line for line in COMMANDS if line.startswith("torchrun ")]
+def printed(folder):
+    """What the page's commands print; the second of torchrun's workers is killed once."""
     paths = os.pathsep.join([str(folder / "site"), str(REPOSITORY)])
-    done = subprocess.run(
-        shlex.split(command), cwd=folder, env={**ENVIRONMENT, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    manifest = read_manifest(folder / "runs" / "scaled")
-    assert (manifest.state, manifest.planned_load_parts) == ("finished", 10)  # of four trajectories each
-    return done.stderr, manifest.content_hash
+    return "".join(run_page("docs/scaling.md", folder, change=lambda command: f"PYTHONPATH={paths} {command}"))
 
 
 @pytest.mark.fault(
@@ -65,34 +51,22 @@ def whole(folder):
     tries=1,
     outcome="torchrun starts both again; they remove what was torn and measure the rest",
 )
-def test_torchrun_starts_its_workers_again_and_they_go_on(whole):
-    said, _ = whole
-    assert "1 unfinished files of an earlier worker removed" in said
-    assert all(name in said for name in ("worker 1 of 2", "worker 2 of 2"))
+def test_torchrun_starts_its_workers_again_and_they_go_on(printed):
+    assert "1 unfinished files of an earlier worker removed" in printed
+    assert all(name in printed for name in ("worker 1 of 2", "worker 2 of 2"))
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if not line.startswith("torchrun ")])
-def test_every_other_command_of_the_page_ends_in_the_same_run(folder, whole, invoke, monkeypatch, command):
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(begin, "TOKENS_PER_PART", TOKENS_PER_PART)
-    words = shlex.split(command)
-    while "=" in words[0]:
-        monkeypatch.setenv(*words.pop(0).split("=", 1))
-    assert words.pop(0) == "routing"
-    code, _, err = invoke(*words)
-    assert code == 0, err
-    manifest = read_manifest(folder / words[words.index("--out") + 1])
-    assert (manifest.state, manifest.content_hash) == ("finished", whole[1])
-    assert manifest.settings.layers_by_device == ({"cpu": 4} if "--device-map" in words else None)
-
-
-def test_every_link_of_the_page_leads_somewhere():
-    targets = re.findall(r"\]\(([^)#]+)\)", PAGE)
-    assert [target for target in targets if not (REPOSITORY / "docs" / target).exists()] == []
+def test_every_command_of_the_page_ends_in_the_same_run(folder, printed):
+    found = {path.name: read_manifest(path) for path in (folder / "runs").iterdir()}
+    assert {(one.state, one.planned_load_parts) for one in found.values()} == {("finished", 10)}  # of four trajectories each
+    assert len({one.content_hash for one in found.values()}) == 1
+    spread = {name: one.settings.layers_by_device for name, one in found.items()}
+    assert spread == {"scaled": None, "by-hand": None, "spread": {"cpu": 4}}
 
 
 def test_the_pages_sbatch_lines_are_of_the_script_and_its_flags_are_the_programs():
-    lines = [line.partition("#")[0].split() for line in PAGE.splitlines() if line.startswith("    sbatch ")]
+    page = read_page("docs/scaling.md").splitlines()
+    lines = [line.partition("#")[0].split() for line in page if line.startswith("    sbatch ")]
     assert len(lines) == 3
     for line in lines:
         place = line.index("pipelines/slurm_measure.sbatch")
