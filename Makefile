@@ -43,6 +43,8 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m pipelines.soak
+	$(BIN)/python -m pipelines.soak_inputs
+	$(BIN)/python -m pipelines.soak_large
 
 trace: $(STAMP)
 	$(BIN)/python -m pipelines.trace.grid

@@ -25,9 +25,9 @@ from tests.stores import write_tiny_run
 
 HOW = "the first call of a kind fails, then the second, until all have: open, half a write, fsync, rename, read"
 OUTCOME = "exit 4 with the file named, old files whole, no temporary, no lock; the same command ends like an untouched one"
-# A measurement writes its manifest at the start, with the settings and at the end, and again with each part.
+# A measurement writes its manifest at the start, with the settings, with the walk and at the end, and again with each part.
 NUM_PARTS = 5  # segments, trajectories, paths, two of loads
-MEASURE_WRITES = 3 + 2 * NUM_PARTS
+MEASURE_WRITES = 4 + 2 * NUM_PARTS
 
 
 def calls_of(writes, reads):
