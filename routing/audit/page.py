@@ -68,7 +68,7 @@ def page(template: str, facts: Facts) -> str:
         untested=untested_eps([one.entry.ep for one in facts.entries], facts.peaks),
         queries={one.name: one.text for one in facts.queries},
         uncalibrated=uncalibrated(facts),
-        has_held_out=any(one.entry.evidence.held_out for one in facts.entries),
+        held_out=[judged for one in facts.entries if one.entry.layer == "all" for judged in one.entry.evidence.held_out or ()],
         grid_sizes=sorted({one.entry.batch_tokens for one in facts.entries if one.entry.layer == "all"}, reverse=True),
         above=tuple(
             AboveRow(comparison=one, worst=one.above[place].worst, num_layers=one.above[place].num_layers) for one, place in above

@@ -7,7 +7,7 @@ from importlib.resources import files
 from routing.audit.claims import compare
 from routing.audit.facts import ShareRow
 from routing.audit.page import breakable, layer_table, page, short
-from tests.audit.made import cut, entry, facts, policy_evidence, table
+from tests.audit.made import cut, entry, facts, held_out, judged, policy_evidence, table
 
 TEMPLATE = files("routing.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
 EVIL = "<script>alert(1)</script>"
@@ -62,6 +62,17 @@ def test_the_worst_of_all_has_a_panel_also_where_its_size_is_not_the_one_of_the_
     assert "EP 2, 10 tokens: &#39;base&#39;, batch 0</h4>" in text
     assert "EP 2, 5 tokens: &#39;base&#39;, batch 7, the worst of all</h4>" in text
     assert ">1.75<" in text
+
+
+def test_held_out_parts_are_listed_where_a_batch_exceeds_and_counted_where_none_does():
+    quiet, failed = held_out(num_above=0, num_batches=1200), held_out(num_above=3, part="the other half")
+    told = "In none of 1 part, of 1,200 batches, does a batch exceed"
+    listed = "in 1 other part, of 1,200 batches in all, none does"
+    for parts, has_table, said in (((quiet,), False, told), ((quiet, failed), True, listed)):
+        one = judged(entry("1.4", policies=()), *parts)
+        text = page(TEMPLATE, facts(table(one), [compare(one, cut((0, 0, 25)))]))
+        assert ('aria-label="Held-out results"' in text) is has_table
+        assert said in " ".join(text.split())
 
 
 def test_hashes_are_short_and_file_names_break_at_their_own_marks():
