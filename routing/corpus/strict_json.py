@@ -43,7 +43,7 @@ def escape(text: str, max_chars: int = EXCERPT_CHARS) -> str:
 
 def printable(text: str) -> str:
     """`text` on one line: as it is where it can be printed and stored, else escaped. File names may hold anything."""
-    return text if text.isprintable() and _is_encodable(text) else text.encode("unicode_escape").decode("ascii")
+    return text if text.isprintable() and is_encodable(text) else text.encode("unicode_escape").decode("ascii")
 
 
 def _distinct_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -139,12 +139,13 @@ def _require_clean_strings(value: object, text: str) -> None:
         elif isinstance(item, str):
             if "\x00" in item:
                 raise _fault("NUL in a string", text, text.find("\\u0000"))
-            if not _is_encodable(item):
+            if not is_encodable(item):
                 match = _LONE_SURROGATE.search(text)
                 raise _fault("a lone surrogate in a string", text, match.start() if match else 0)
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can hold `text`: no lone surrogate is in it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

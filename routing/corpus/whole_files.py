@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from routing.core.errors import InputError, StorageError
-from routing.corpus.strict_json import BOM
+from routing.corpus.strict_json import BOM, is_encodable
 
 MAX_TEXT_FILE_BYTES = 2**30
 MAX_YAML_FILE_BYTES = 16 * 2**20  # the safe parser reads some 0.2 MB a second
@@ -25,16 +25,18 @@ def yaml_rows(path: Path, *, name: str) -> Iterator[tuple[int, object]]:
     from routing.store.yaml_nodes import read_nodes
 
     text = _decoded(path, name=name, max_bytes=MAX_YAML_FILE_BYTES, advice="write it as JSON Lines, one group a line")
-    value = _with_floats(read_nodes(text, where=name, max_depth=MAX_YAML_DEPTH).plain())
+    value = _as_json_would(read_nodes(text, where=name, max_depth=MAX_YAML_DEPTH).plain(), name)
     yield from enumerate(value if isinstance(value, list) else [value])
 
 
-def _with_floats(value: object) -> object:
-    """Decimals, which no chat template can write as JSON, as floats."""
+def _as_json_would(value: object, name: str) -> object:
+    """Decimals as floats, which chat templates can write; InputError for texts that strict JSON refuses."""
     if isinstance(value, dict):
-        return {key: _with_floats(member) for key, member in value.items()}
+        return {key: _as_json_would(member, name) for key, member in value.items()}
     if isinstance(value, list):
-        return [_with_floats(member) for member in value]
+        return [_as_json_would(member, name) for member in value]
+    if isinstance(value, str) and not is_encodable(value):
+        raise InputError(f"{name}: a lone surrogate in a string, written as an escape; mend it")
     return float(value) if isinstance(value, Decimal) else value
 
 

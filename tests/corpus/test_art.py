@@ -89,12 +89,13 @@ def test_an_art_yaml_file_is_the_list_of_its_groups(read, write):
         ("- trajectories: []\n---\n- trajectories: []\n", ":2: a second document"),
         ("- trajectories: " + "[" * 80 + "]" * 80 + "\n", ":1: nested deeper than 64"),
         ("- trajectories: [\n", ": not YAML"),
+        ('- trajectories: ["\\uD800"]\n', ": a lone surrogate in a string"),
     ],
 )
 @pytest.mark.fault(
-    "a YAML corpus with a tag, an alias, a key twice, a second document, deep nesting or a torn end",
+    "a YAML corpus with a tag, an alias, a key twice, a second document, deep nesting, a torn end or a lone surrogate",
     how="the construct is written into a file of ART's groups",
-    tries=6,
+    tries=7,
     outcome="refused with the file and the line, nothing of it is built",
 )
 def test_yaml_that_is_more_than_plain_data_is_refused_with_its_line(read, write, text, what):

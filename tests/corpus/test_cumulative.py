@@ -77,6 +77,10 @@ def test_a_request_continues_the_longest_earlier_one_that_it_begins_with():
     assert conversations.first_row(THIRD, 5) == 1
     assert conversations.first_row([], 6) == 6
     assert conversations.first_row(None, 7) == 7
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert conversations.first_row([{"content": deep}], 8) == 8  # refused later, with a reason
 
 
 def test_a_system_prompt_beside_the_messages_opens_the_request(read, write):
