@@ -16,8 +16,8 @@ SIZES = ("--batch-tokens", "2k", "--ep", "2,4")
 def _write(folder, rows, **changes):
     """Four trajectories of 1000 tokens, one layer of four experts, top-1: two batches of 2k, segment s moves s rows."""
     loads = {(segment, 0): [rows[0] + segment, rows[1] - segment, *rows[2:]] for segment in range(4)}
-    paths = [[segment] for segment in range(4)]
-    write_tiny_run(folder, **{"paths": paths, "segment_tokens": [1000] * 4, "loads": loads, "num_experts": 4, "top_k": 1, **changes})
+    tree = {"paths": [[segment] for segment in range(4)], "segment_tokens": [1000] * 4}
+    write_tiny_run(folder, **{**tree, "loads": loads, "num_experts": 4, "top_k": 1, **changes})
     return folder
 
 
