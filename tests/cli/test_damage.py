@@ -10,9 +10,9 @@ import shutil
 
 import pytest
 
+from routing import open_run
 from routing.core.errors import DamagedDataError
 from routing.store.allowances import read_table
-from routing.store.run import open_run
 from tests.stores import write_tiny_run
 
 PARTS = ("segments-00000", "trajectories-00000", "paths-00000", "loads-00000", "loads-00001")
