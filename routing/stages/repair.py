@@ -24,7 +24,7 @@ def repair(folder: Path, *, dry_run: bool) -> RepairAnswer:
     DamagedDataError where that would not make the run whole: its manifest is damaged, or every part is as it was written and
     the loads are still not those that were measured.
     """
-    repaired = _of_manifest(folder, dry_run=dry_run)
+    repaired = find_damage(folder) if dry_run else repair_run(folder)
     if not repaired.damages and repaired.manifest.state == "finished":
         _require_nothing_else(folder)
     return RepairAnswer(
@@ -37,18 +37,6 @@ def repair(folder: Path, *, dry_run: bool) -> RepairAnswer:
         },
         warnings=repaired.notices,
     )
-
-
-def _of_manifest(folder: Path, *, dry_run: bool) -> Repair:
-    try:
-        return find_damage(folder) if dry_run else repair_run(folder)
-    except DamagedDataError as error:
-        if "manifest.json" not in str(error):
-            raise
-        told = str(error).partition("; ")[0]
-        raise DamagedDataError(
-            f"{told}; only the manifest says which parts are whole: put a copy of it back, or measure into another --out"
-        ) from error
 
 
 def _require_nothing_else(folder: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import CheckFailedError, DamagedDataError
-from routing.core.placement import CONTIGUOUS, Placement
-from routing.stages.imbalance import ep_sizes_of, open_distinct
+from routing.core.placement import CONTIGUOUS, Placement, default_ep_sizes, valid_ep_sizes
+from routing.stages.imbalance import open_distinct
 from routing.stages.kept import kept_imbalance_rows
 from routing.store.run import Run, require_finished
 from routing.verify.batches import batch_ranks, cut, imbalance_finding, nested_finding
@@ -30,7 +30,10 @@ class VerifyAnswer:
 
 
 def verify(folders: Sequence[Path], *, batch_sizes: Sequence[int]) -> VerifyAnswer:
-    """Recounts every run at EP 2, 4 and 8, as far as they divide its experts; DamagedDataError before anything is told."""
+    """Recounts every run at EP 2, 4 and 8, as far as they divide its experts, else at every size that does.
+
+    DamagedDataError before anything is told.
+    """
     runs = open_distinct(folders)
     rows, warnings = [], []
     failure = None
@@ -56,7 +59,9 @@ def owners_of(files: RunFiles, eps: Sequence[int], placement: Placement) -> dict
 
 
 def _verified(run: Run, batch_sizes: Sequence[int]) -> tuple[list[Finding], list[str]]:
-    eps, warnings = ep_sizes_of(run, None)
+    num_experts = run.manifest.shape.num_experts
+    eps = default_ep_sizes(num_experts)[0] or valid_ep_sizes(num_experts)
+    warnings: list[str] = []
     files = read_run_files(run.folder)
     found = file_findings(files)
     tree, more = tree_findings(files)

@@ -13,13 +13,7 @@ from routing.core.errors import DamagedDataError, StorageError
 from routing.store.manifest import Manifest, Part
 from routing.store.part_check import require_decodable, require_part
 from routing.store.rollup import is_known_decoded
-from routing.store.run import (
-    RunWriter,
-    is_whole,
-    read_manifest,
-    require_part_names,
-    writing,
-)
+from routing.store.run import RunWriter, is_whole, read_manifest, require_part_names, writing
 from routing.store.worker_parts import gather, record_faults, record_path
 
 DAMAGED_NAME = "damaged"
@@ -51,7 +45,7 @@ def find_damage(folder: Path) -> Repair:
 
 def repair_run(folder: Path) -> Repair:
     """Moves what is damaged aside and takes it from the manifest; holds the run's lock as a writer does."""
-    read_manifest(folder)  # before a folder is made or locked
+    _trusted_manifest(folder)  # before a folder is made or locked
     with writing(folder) as notices:
         manifest, damages, lost = _found(folder)
         moved = tuple(replace(one, moved_to=_move_aside(folder, one.name)) for one in damages)
@@ -67,8 +61,7 @@ def repair_run(folder: Path) -> Repair:
 
 def _found(folder: Path) -> tuple[Manifest, tuple[Damage, ...], tuple[Part, ...]]:
     """(the manifest, what is damaged, the manifest's own parts among it)."""
-    manifest = read_manifest(folder)
-    require_part_names(folder, manifest)
+    manifest = _trusted_manifest(folder)
     records = record_faults(folder, manifest) if manifest.state != "finished" else {}
     damages = [Damage(name=name, fault=fault, moved_to=None) for name, fault in records.items()]
     gathered = gather(folder, manifest, but=records).manifest if manifest.state != "finished" else manifest
@@ -84,6 +77,17 @@ def _found(folder: Path) -> tuple[Manifest, tuple[Damage, ...], tuple[Part, ...]
         else:
             damages.append(Damage(name=record_path(folder, part.name).name, fault="records a damaged part", moved_to=None))
     return manifest, tuple(damages), tuple(lost)
+
+
+def _trusted_manifest(folder: Path) -> Manifest:
+    try:
+        manifest = read_manifest(folder)
+        require_part_names(folder, manifest)
+    except DamagedDataError as error:
+        told = str(error).partition("; ")[0]
+        what = "only the manifest says which parts are whole: put a copy of it back, or measure into another --out"
+        raise DamagedDataError(f"{told}; {what}") from error
+    return manifest
 
 
 def _part_fault(folder: Path, part: Part, *, is_decoded: bool) -> str | None:

@@ -109,6 +109,17 @@ def test_repeats_are_dropped_with_a_notice_and_other_rows_are_damage(invoke, tmp
     assert "counted twice with different rows" in err
 
 
+def test_recorded_counts_are_verified_like_measured_ones(invoke, tmp_path):
+    # 10 tokens to 2 of 9 experts, which no EP of 2, 4 or 8 divides: 20 rows.
+    lines = [f"0,{expert},{rows}" for expert, rows in enumerate([10, 2, 1, 1, 1, 1, 1, 1, 2])]
+    (tmp_path / "counts.csv").write_text("\n".join(["layer,expert,routed_rows", *lines, ""]))
+    run = tmp_path / "recorded"
+    assert invoke("import", "counts", tmp_path / "counts.csv", "--num-tokens", 10, "--top-k", 2, "--out", run)[0] == 0
+    code, out, _ = invoke("verify", run, "--json")
+    rows = {row["check"]: row["num_failed"] for row in json.loads(out)["rows"]}
+    assert (code, rows["nested_ep 3 in 9"], set(rows.values())) == (0, 0, {0})
+
+
 def test_a_table_that_a_fit_wrote_is_fitted_again_to_the_same(invoke, run, table):
     code, out, _ = invoke("verify", table, "--runs", run, "--json")
     rows = json.loads(out)["rows"]

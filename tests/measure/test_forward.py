@@ -101,6 +101,24 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(tiny_policy, sequences,
     assert (budget.halvings, budget.tokens_per_batch) == (1, 225)
 
 
+def test_a_single_trajectory_that_does_not_fit_is_said(tiny_policy, sequences, monkeypatch):
+    def hopeless(self, **_kwargs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr(type(tiny_policy.model), "forward", hopeless)
+    with pytest.raises(InputError, match="one trajectory of 150 tokens"):
+        _loads(tiny_policy, sequences, tokens_per_batch=4096)
+
+
+def test_another_error_of_the_model_is_not_taken_for_memory(tiny_policy, sequences, monkeypatch):
+    def broken(self, **_kwargs):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(type(tiny_policy.model), "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        _loads(tiny_policy, sequences, tokens_per_batch=4096)
+
+
 def _live_bytes():
     gc.collect()
     return sum(one.numel() * one.element_size() for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
