@@ -19,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def _run_sh(block: Block, folder: Path, change: Change) -> str:
 
 def _run_python(block: Block, folder: Path, _change: Change) -> str:
     code = compile("\n" * block.line + block.code, str(REPOSITORY / block.page), "exec")
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out, warnings.catch_warnings(action="ignore"):
         exec(code, {"__name__": "__main__"})
     return out.getvalue()
 
