@@ -127,3 +127,10 @@ def test_a_command_that_fails_fails_its_page(ran, command):
 def test_a_block_that_is_not_run_does_nothing(ran, tmp_path):
     assert ran("*Not run: it takes a night.*\n\n```sh\ntouch done\n```\n") == ("",)
     assert not (tmp_path / "done").exists()
+
+
+def test_the_demos_corpus_is_cut_and_a_target_of_make_is_not_run(ran):
+    text = "```console\n$ make nothing-that-exists\n$ echo routing measure data/demo/trajectories/shop.jsonl{}\n{}\n```\n"
+    corpus = "routing measure data/demo/trajectories/shop.jsonl"
+    assert ran(text.format("", f"{corpus} --max-tokens 20k"))
+    assert ran(text.format(" --max-tokens 9k", f"{corpus} --max-tokens 9k"))

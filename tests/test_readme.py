@@ -11,7 +11,7 @@ from tests.pages import blocks_of, read_page, run_page
 README = read_page("README.md")
 LINES = [line.split("  #")[0].strip() for block in blocks_of("README.md", README) for line in block.code.splitlines()]
 ROUTING_COMMANDS = [line.removeprefix("routing ") for line in LINES if line.startswith("routing ")]
-# A test measures less than the demo does; each measurement of the README gets this size unless it names one.
+# A test measures less than the demo does, and enough for one batch of 50k packed tokens.
 TEST_TOKENS = "100k"
 
 
@@ -28,15 +28,8 @@ def test_every_make_target_of_the_readme_exists():
 
 def test_every_command_of_the_readme_runs(tmp_path):
     (tmp_path / "data").symlink_to(REPOSITORY / "data")
-    run_page("README.md", tmp_path, change=_as_a_test_runs_it)
+    run_page("README.md", tmp_path, demo_tokens=TEST_TOKENS)
     assert (tmp_path / "runs" / "demo" / "report.html").stat().st_size > 10_000
-
-
-def _as_a_test_runs_it(line):
-    if line.startswith("make "):  # the demo's commands follow by themselves; the tests are running
-        return "true"
-    fewer = f" --max-tokens {TEST_TOKENS}" if line.startswith("routing measure") and "--max-tokens" not in line else ""
-    return line + fewer
 
 
 def test_the_readmes_table_is_the_committed_one():
