@@ -101,6 +101,12 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(tiny_policy, sequences,
     assert (budget.halvings, budget.tokens_per_batch) == (1, 225)
 
 
+@pytest.mark.fault(
+    "the device out of memory on one trajectory alone",
+    how="the forward pass raises the CPU allocator's error",
+    tries=1,
+    outcome="exit 2 with the tokens of the trajectory",
+)
 def test_a_single_trajectory_that_does_not_fit_is_said(tiny_policy, sequences, monkeypatch):
     def hopeless(self, **_kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
@@ -149,27 +155,3 @@ def test_nothing_is_kept_of_a_token_but_its_counts(tiny_policy):
         assert (len(seen), len(tree.segments)) == (count, 2 * count)
         most[count] = max(seen)
     assert most[16] - most[2] <= 14 * 2 * 128
-
-
-@pytest.mark.fault(
-    "the device out of memory on one trajectory alone",
-    how="the forward pass raises the CPU allocator's error",
-    tries=1,
-    outcome="exit 2 with the tokens of the trajectory",
-)
-def test_a_single_trajectory_that_does_not_fit_is_said(tiny_policy, sequences, monkeypatch):
-    def hopeless(self, **_kwargs):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-
-    monkeypatch.setattr(type(tiny_policy.model), "forward", hopeless)
-    with pytest.raises(InputError, match="one trajectory of 150 tokens"):
-        _loads(tiny_policy, sequences, tokens_per_batch=4096)
-
-
-def test_another_error_of_the_model_is_not_taken_for_memory(tiny_policy, sequences, monkeypatch):
-    def broken(self, **_kwargs):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(type(tiny_policy.model), "forward", broken)
-    with pytest.raises(RuntimeError, match="shapes"):
-        _loads(tiny_policy, sequences, tokens_per_batch=4096)
