@@ -18,7 +18,8 @@ from routing.core.worker import Worker
 from routing.measure.capture import ExpertCounter, find_experts
 from routing.measure.policy import load_policy, resolve_policy
 from routing.measure.spread import layers_by_device, require_device_map
-from tests.policies import write_tiny_policy
+from tests.measure.tiny import tiny_fields
+from tests.policies import write_tiny_policy, write_tokenizer
 
 FORK = multiprocessing.get_context("fork")
 CPU = torch.device("cpu")
@@ -57,6 +58,22 @@ def test_a_spread_policy_counts_what_it_counts_on_one_device(tiny_folder, tiny_p
     assert spread.layers_by_device == where
     assert any(one.is_meta for one in spread.model.parameters()) == ("disk" in where)  # what is offloaded is not held
     assert torch.equal(_counts(spread.model, spread.experts), _counts(tiny_policy.model, tiny_policy.experts))
+
+
+def test_the_text_decoder_of_a_spread_multimodal_policy_counts_alike(tmp_path):
+    from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+
+    config = Qwen3_5MoeConfig(**tiny_fields(Qwen3_5MoeConfig, {"text_config": {"vocab_size": 256, "initializer_range": 0.3}}))
+    torch.manual_seed(0)
+    Qwen3_5MoeForConditionalGeneration(config).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    layers = {f"language_model.{name}": place for name, place in {**REST, "layers.1": "disk", "layers.3": "cpu"}.items()}
+    one, spread = (
+        load_policy(resolve_policy(str(tmp_path)), device=CPU, dtype=torch.float32, device_map=device_map)
+        for device_map in (None, {"visual": "cpu", **layers})
+    )
+    assert (one.layers_by_device, spread.layers_by_device) == (None, {"cpu": 3, "disk": 1})
+    assert torch.equal(_counts(spread.model, spread.experts), _counts(one.model, one.experts))
 
 
 class Elsewhere(torch.Tensor):
