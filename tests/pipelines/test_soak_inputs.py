@@ -96,7 +96,8 @@ def _is_sound(line):
         ("two_halves_of_a_character.jsonl", "guard log", None),
         ("half_a_character.jsonl", "guard log", "1: a lone surrogate in a string"),
         ("end_of_line_in_a_key.json", "placement", r"layers[0].ra\nks: no such field"),
-        ("nul_in_a_path.yaml", "plan", "8: NUL in a string"),
+        ("next_line_in_a_string.jsonl", "guard log", "1: U+0085, an end of line to YAML 1.1 alone"),
+        ("nul_in_a_path.yaml", "plan", r"8: runs[0].corpus[0]: 'data/\x00.jsonl' is no printable text"),
     ],
 )
 def test_an_odd_file_that_was_found_stays_right(file, reader, said, tmp_path):
