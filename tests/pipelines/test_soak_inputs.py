@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines import fuzz_inputs
 from pipelines.odd.accidents import ODD, mutated
 from pipelines.odd.oracles import strict_values
 from pipelines.odd.readers import READERS, Reader, WordBytes, outcome
@@ -183,3 +184,17 @@ def test_the_soak_prints_a_line_a_reader():
 
 def test_no_accident_is_listed_twice():
     assert len(set(ODD)) == len(ODD)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"), [([], "name a reader"), (["nothing"], "name a reader"), (["wave"], "pip install atheris")]
+)
+def test_the_fuzzer_says_what_it_lacks(monkeypatch, argv, said):
+    monkeypatch.setattr(sys, "argv", ["fuzz_inputs", *argv])
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    with pytest.raises(SystemExit, match=said):
+        fuzz_inputs.main()
+
+
+def test_the_fuzzer_knows_readers_that_there_are():
+    assert set(fuzz_inputs.TARGETS.values()) <= set(READERS)
