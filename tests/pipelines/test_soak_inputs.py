@@ -93,6 +93,7 @@ def _is_sound(line):
     ("file", "reader", "said"),
     [
         ("column_name_no_utf8.csv", "counts", "no table of counts: 'utf-8' codec"),
+        ("column_three_times.csv", "counts", "column layer is there 3 times"),
         ("tokens_that_wrap_around.csv", "counts", "unit 'u': 2305843009213693952 tokens, above 2147483647"),
         ("two_halves_of_a_character.jsonl", "guard log", None),
         ("half_a_character.jsonl", "guard log", "1: a lone surrogate in a string"),
