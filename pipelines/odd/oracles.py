@@ -96,7 +96,7 @@ def _has_routes(row: dict[str, Any]) -> bool:
 def counts_are_right(raw: bytes, answer: dict[tuple[str, int, int], int]) -> bool:
     lines = [line for line in re.split("[\r\n]+", raw.decode().removeprefix("\ufeff")) if line]
     rows = list(csv.DictReader(lines))
-    named = [(row["unit"], int(row["layer"]), int(row["expert"]), int(row["routed_rows"])) for row in rows]
+    named = [(row.get("unit", "0"), int(row["layer"]), int(row["expert"]), int(row["routed_rows"])) for row in rows]
     return answer == {(unit, layer, expert): count for unit, layer, expert, count in named if count}
 
 

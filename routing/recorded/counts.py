@@ -46,6 +46,9 @@ def read_count_table(path: Path, *, is_parquet: bool, name: str) -> CountTable:
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name}: no table of counts: {' '.join(str(error).split())[:120]}") from None
+    twice = [column for column in (*COLUMNS, "unit", "num_tokens") if names.count(column) > 1]
+    if twice:
+        raise InputError(f"{name}: column {twice[0]} is there {names.count(twice[0])} times")
     missing = [column for column in COLUMNS if column not in names]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}; a table of counts has unit, {', '.join(COLUMNS)}")

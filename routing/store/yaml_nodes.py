@@ -1,7 +1,6 @@
 """YAML 1.2 to values that know their line: plain data only, decimals exact, nothing that a reader would not expect.
 
-Refused with the line: duplicate keys, tags, anchors and aliases, directives, several documents, deep nesting, NUL and lone
-surrogates in strings.
+Refused with the line: duplicate keys, tags, anchors and aliases, directives, several documents, deep nesting, lone surrogates.
 """
 
 import re
@@ -15,6 +14,7 @@ from routing.core.errors import InputError
 MAX_DEPTH = 16
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,30}")
+_NEXT_LINE = "\x85"
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
@@ -40,6 +40,9 @@ def read_nodes(text: str, *, where: str, max_depth: int = MAX_DEPTH) -> Node:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    if _NEXT_LINE in text:  # in a string it would be read as a space
+        line = text.count("\n", 0, text.index(_NEXT_LINE)) + 1
+        raise InputError(f"{where}:{line}: U+0085, an end of line to YAML 1.1 alone; write \\x85 between double quotes")
     try:
         events = _Events(YAML(typ="safe", pure=True).parse(text), where, max_depth)
         events.expect_document()
@@ -116,13 +119,10 @@ def _mapping(events: _Events, depth: int) -> dict[str, Node]:
 
 def _text(events: _Events, event: Any) -> str:
     """A scalar as written, the two halves of a character that JSON escapes (`\\ud83d\\ude00`) joined."""
-    line = event.start_mark.line + 1
     try:
         text: str = event.value.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
-        raise InputError(f"{events.where}:{line}: a lone surrogate in a string") from error
-    if "\x00" in text:
-        raise InputError(f"{events.where}:{line}: NUL in a string")
+        raise InputError(f"{events.where}:{event.start_mark.line + 1}: a lone surrogate in a string") from error
     return text
 
 

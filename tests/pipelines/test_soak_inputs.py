@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines import fuzz_inputs
 from pipelines.odd.accidents import ODD, mutated
 from pipelines.odd.oracles import strict_values
 from pipelines.odd.readers import READERS, Reader, WordBytes, outcome
@@ -92,11 +93,13 @@ def _is_sound(line):
     ("file", "reader", "said"),
     [
         ("column_name_no_utf8.csv", "counts", "no table of counts: 'utf-8' codec"),
+        ("column_three_times.csv", "counts", "column layer is there 3 times"),
         ("tokens_that_wrap_around.csv", "counts", "unit 'u': 2305843009213693952 tokens, above 2147483647"),
         ("two_halves_of_a_character.jsonl", "guard log", None),
         ("half_a_character.jsonl", "guard log", "1: a lone surrogate in a string"),
         ("end_of_line_in_a_key.json", "placement", r"layers[0].ra\nks: no such field"),
-        ("nul_in_a_path.yaml", "plan", "8: NUL in a string"),
+        ("next_line_in_a_string.jsonl", "guard log", "1: U+0085, an end of line to YAML 1.1 alone"),
+        ("nul_in_a_path.yaml", "plan", r"8: runs[0].corpus[0]: 'data/\x00.jsonl' is no printable text"),
     ],
 )
 def test_an_odd_file_that_was_found_stays_right(file, reader, said, tmp_path):
@@ -182,3 +185,17 @@ def test_the_soak_prints_a_line_a_reader():
 
 def test_no_accident_is_listed_twice():
     assert len(set(ODD)) == len(ODD)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"), [([], "name a reader"), (["nothing"], "name a reader"), (["wave"], "pip install atheris")]
+)
+def test_the_fuzzer_says_what_it_lacks(monkeypatch, argv, said):
+    monkeypatch.setattr(sys, "argv", ["fuzz_inputs", *argv])
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    with pytest.raises(SystemExit, match=said):
+        fuzz_inputs.main()
+
+
+def test_the_fuzzer_knows_readers_that_there_are():
+    assert set(fuzz_inputs.TARGETS.values()) <= set(READERS)
