@@ -1,9 +1,11 @@
 """Which attention runs: flash attention where it is installed, else SDPA, for tokens that go on from a cache without a mask.
 
 A T x T mask is slower than what a shared prefix saves, and flash attention needs none, from a cache or not.
-SDPA's causal order counts from the first key, so a batch of T new tokens after C cached ones would need a mask of T x (C + T).
-With C rows put before the queries and dropped from the answer the order is right, and the pairs are those of C + T tokens
-computed whole, never more. B rows, H heads, D width of a head.
+SDPA's causal order counts from the first key, so T new tokens after C cached ones would need a mask of T x (C + T), which SDPA
+copies as floats for each row. Where C is small, C rows are put before the queries and dropped from the answer. Else queries go
+in blocks, each over the keys up to its own end, with a mask of the block alone that all rows share.
+
+B rows, H heads, D width of a head.
 """
 
 from typing import Any
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 _NAME = "sdpa_going_on"
 _FLASH = "flash_attention_2"
+BLOCK_TOKENS = 256  # pairs of a block that no query needs are half of its square; with fewer the kernel's own blocks are cut
 
 
 def use_flash_attention(model: nn.Module, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -27,11 +30,6 @@ def use_flash_attention(model: nn.Module, *, device: torch.device, dtype: torch.
     is_made_for_it = getattr(own, "_supports_flash_attn", False) and not getattr(own, "_compatible_flash_implementations", None)
     if fits and is_made_for_it and is_flash_attn_2_available():
         own.set_attn_implementation(_FLASH)
-
-
-def fits_without_mask(num_cached: int, num_new: int) -> bool:
-    """Whether the rows put before the queries are no more than they; with more, a mask is the smaller cost."""
-    return num_new > 1 and num_cached <= num_new
 
 
 def go_on_without_mask(model: nn.Module, *, on: bool) -> None:
@@ -52,13 +50,26 @@ def _attend(
     """Of queries [B, H, T, D] over keys [B, H, C + T, D]; the answer is [B, T, H, D], as transformers has it."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    num_cached = key.shape[2] - query.shape[2]
-    if attention_mask is not None or num_cached <= 0 or query.shape[2] == 1:
+    num_new = query.shape[2]
+    num_cached = key.shape[2] - num_new
+    if attention_mask is not None or num_cached <= 0 or num_new == 1:
         answer, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return answer, None
-    padded = torch.nn.functional.pad(query, (0, 0, num_cached, 0))
-    answer, _ = sdpa_attention_forward(module, padded, key, value, None, **kwargs)
-    return answer[:, num_cached:], None
+    if kwargs.get("position_bias") is not None:  # of all queries: neither padded nor in blocks
+        raise NotImplementedError("attention with a position bias doesn't go on from a cache here")
+    # Padded it takes (C + T)^2 / 2 pairs, in blocks T x (C + T / 2) at 1.1 times the time of a pair (docs/LOG.md).
+    if 2 * num_cached <= num_new:
+        padded = torch.nn.functional.pad(query, (0, 0, num_cached, 0))
+        answer, _ = sdpa_attention_forward(module, padded, key, value, None, **kwargs)
+        return answer[:, num_cached:], None
+    answers = []
+    for first in range(0, num_new, BLOCK_TOKENS):
+        last = min(first + BLOCK_TOKENS, num_new)
+        before, seen = num_cached + first, num_cached + last
+        later = torch.full((last - first, seen), -torch.inf, dtype=query.dtype, device=query.device).triu(before + 1)
+        block, keys, values = query[:, :, first:last], key[:, :, :seen], value[:, :, :seen]
+        answers.append(sdpa_attention_forward(module, block, keys, values, later[None, None], **kwargs)[0])
+    return torch.cat(answers, dim=1), None
 
 
 def _mask(
@@ -75,7 +86,7 @@ def _mask(
     from transformers.masking_utils import sdpa_mask
 
     plain = allow_is_causal_skip and attention_mask is None and kv_offset == 0 and (local_size is None or kv_length < local_size)
-    if plain and fits_without_mask(kv_length - q_length, q_length):
+    if plain:
         return None
     mask: Tensor | None = sdpa_mask(
         q_length=q_length,

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from routing.core.segments import PrefixTree
 from routing.measure.anchors import continued
-from routing.measure.attention import fits_without_mask
 from routing.measure.batches import PASS_TOKENS, deal_batches
 from routing.measure.budget import Budget
 from routing.measure.capture import ExpertCounter
@@ -23,7 +22,7 @@ from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches, cache_of, for_rows, keep_rows
 from routing.store.loads import require_conserved
 
-# Tokens that go on in one pass from a longer cache: SDPA needs a mask of these x all tokens before, and may copy it as floats.
+# Tokens that go on in one pass from a longer cache: with windows SDPA needs a mask of these x all tokens before, for each row.
 CHUNK_TOKENS = 2_048
 
 
@@ -129,7 +128,7 @@ def run_continued(
     counts_SLE = torch.zeros((len(segment_ids), len(policy.experts), counter.num_experts), dtype=torch.int32)
     rows_before = len(lengths)
     with torch.inference_mode():
-        chunk_tokens = lengths[0] if fits_without_mask(num_cached, lengths[0]) else CHUNK_TOKENS
+        chunk_tokens = lengths[0] if num_cached <= lengths[0] else CHUNK_TOKENS
         for first in range(0, lengths[0], chunk_tokens):
             num_rows = sum(length > first for length in lengths)
             if num_rows < rows_before:

@@ -23,9 +23,10 @@ WINDOW = 16
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Short prefixes are worth a pass, and passes go on in several chunks."""
+    """Short prefixes are worth a pass, and passes go on in several chunks, attention in several blocks."""
     monkeypatch.setattr(anchors_module, "MIN_SAVED_TOKENS", 20)
     monkeypatch.setattr(forward, "CHUNK_TOKENS", 48)
+    monkeypatch.setattr(attention, "BLOCK_TOKENS", 32)
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +190,9 @@ def test_half_precision_may_move_one_id_in_100_or_twice_what_padding_moves(dtype
     assert is_trusted(probe, dtype) == trusted
 
 
-@pytest.mark.parametrize("num_cached", [0, 3, 8, 9])
-def test_attention_without_a_mask_is_that_with_one(num_cached):
+@pytest.mark.parametrize("num_cached", [0, 3, 4, 5, 9])
+def test_attention_without_a_mask_is_that_with_one(num_cached, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK_TOKENS", 3)  # 4 cached tokens are put before 8 new ones, more are not
     torch.manual_seed(0)
     query, (key, value) = torch.randn(2, 4, 8, 16), torch.randn(2, 2, 2, 8 + num_cached, 16)
     module = torch.nn.Module()
