@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from routing.cli.common import DEFAULT_BATCH_TOKENS, Json, batch_sizes_of, print_answer, warn
+from routing.cli.plain import say
 from routing.cli.tables import print_table
 from routing.core.errors import InputError
 
@@ -86,7 +87,7 @@ def _cell(value: Any) -> str:
 def _show_repair(body: dict[str, Any]) -> None:
     for one in body["damaged"]:
         moved = f" -> {one['moved_to']}" if one["moved_to"] else ""
-        typer.echo(f"{one['file']}: {one['fault']}{moved}")
+        say(f"{one['file']}: {one['fault']}{moved}")
     if not body["damaged"]:
-        typer.echo(f"{body['run']}: nothing is damaged")
-    typer.echo(f"next: {body['next_step']}")
+        say(f"{body['run']}: nothing is damaged")
+    say(f"next: {body['next_step']}")

@@ -94,7 +94,7 @@ def test_a_table_that_failed_on_held_out_halves_is_open_and_says_where_first():
         ),
         (
             {"num_without_router": 2},
-            "base: 2 trajectories left out, to which a router of the policy gave NaN, Inf or equal logits (--skip-bad).",
+            "'base': 2 trajectories left out (--skip-bad), to which a router gave NaN, Inf or equal logits.",
         ),
         ({"override": Override(reason="a trial", name="Ada")}, "Entries were edited by hand. Ada answers for that: a trial"),
     ],
