@@ -58,7 +58,7 @@ def _attend(
     if kwargs.get("position_bias") is not None:  # of all queries: neither padded nor in blocks
         raise NotImplementedError("attention with a position bias doesn't go on from a cache here")
     # Padded it takes (C + T)^2 / 2 pairs, in blocks T x (C + T / 2) at 1.1 times the time of a pair (docs/LOG.md).
-    if 2 * num_cached <= num_new:
+    if 5 * num_cached <= 3 * num_new:
         padded = torch.nn.functional.pad(query, (0, 0, num_cached, 0))
         answer, _ = sdpa_attention_forward(module, padded, key, value, None, **kwargs)
         return answer[:, num_cached:], None

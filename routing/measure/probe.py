@@ -30,8 +30,8 @@ def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequenc
     texts = sorted(sequences, key=len, reverse=True)
     num_tokens = min(len(texts[0]), _num_tokens(policy))
     first_N = torch.from_numpy(texts[0][:num_tokens].astype("int64"))
-    # The second goes on from more tokens than it has, in blocks; the first again from fewer than half of it, padded.
-    cuts = (num_tokens // 4, num_tokens * 5 // 8)
+    # The second goes on from more tokens than it has, in blocks; the first again from 3/5 of it, padded.
+    cuts = (num_tokens * 3 // 8, num_tokens * 5 // 8)
     other_N = torch.cat([first_N[: cuts[1]], torch.from_numpy(texts[-1].astype("int64"))[: (num_tokens - cuts[1]) // 2]])
     if cuts[0] == 0 or policy.cache_keyword is None:
         return CacheProbe(num_ids=0, cache_differs=0, padding_differs=0, fault="no cache to go on from, or too few tokens")
