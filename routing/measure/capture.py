@@ -217,7 +217,10 @@ def _faults(ids_TK: Tensor, in_range_TK: Tensor, weights_TK: Tensor | None, coun
     if weights_TK is not None:
         low_T, high_T = weights_TK.aminmax(dim=-1)
         not_finite_T = ~torch.isfinite(high_T - low_T)
-        # A token may tie by chance in BF16; a whole batch of many that ties has a router that does not choose.
-        is_dead = ((low_T == high_T) | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
+        # A token may tie by chance in BF16, and a sparse mixer gives most of what it chooses a weight of one; a whole batch of
+        # many that ties, and goes to the same experts, has a router that does not choose.
+        first_1K = ids_TK.index_select(0, counted_T.int().argmax().view(1))
+        ties_T = (low_T == high_T) & (ids_TK == first_1K).all(-1)
+        is_dead = (ties_T | ~counted_T).all() & (counted_T.sum() >= _MIN_TOKENS_TO_JUDGE) & (ids_TK.shape[1] > 1)
         all_equal_T = is_dead.expand_as(counted_T)
     return torch.stack([not_finite_T, all_equal_T, out_of_range_T, repeated_T]) & counted_T

@@ -119,6 +119,12 @@ def test_a_router_that_gives_every_expert_of_every_token_one_weight_is_refused()
     assert _count(ids, torch.cat([torch.tensor([[0.6, 0.4]]), weights[1:]]), slots).sum() == 32
 
 
+def test_weights_of_one_for_experts_that_differ_are_no_fault():
+    """The sparse mixer of Phi-3.5-MoE: among the logits near the largest it is mostly alone, so both of its choices weigh one."""
+    ids = torch.tensor([[0, 1], [2, 3]] * 8)
+    assert _count(ids, torch.ones(16, 2), torch.tensor([0] * 16)).sum() == 32
+
+
 def test_a_few_tokens_that_tie_by_chance_are_no_fault():
     assert _count(weights=torch.full((3, 2), 0.5)).sum() == 4
 
