@@ -100,8 +100,10 @@ def forms_of(text: str) -> tuple[str, ...]:
     return tuple(found.split("  ")[0] for found in _FORM.findall(text))
 
 
-def run_page(page: str, folder: Path, *, demo_tokens: str = "20k") -> tuple[str, ...]:
+def run_page(page: str, folder: Path, *, demo_tokens: str = "20k", before: str = "") -> tuple[str, ...]:
     """Runs a page's blocks in `folder`; what each printed. Of the demo's corpus `demo_tokens` are measured.
+
+    `before` stands before every command: variables of its environment, which make it a process of its own.
 
     AssertionError names the place of the first block that fails or prints something else than the page shows.
     """
@@ -110,7 +112,7 @@ def run_page(page: str, folder: Path, *, demo_tokens: str = "20k") -> tuple[str,
         if line.startswith("make "):
             return "true"
         is_whole = "routing measure" in line and DEMO_CORPUS in line and "--max-tokens" not in line
-        return f"{line} --max-tokens {demo_tokens}" if is_whole else line
+        return f"{before}{line} --max-tokens {demo_tokens}" if is_whole else f"{before}{line}"
 
     printed: list[str] = []
     for block in blocks_of(page, read_page(page)):

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 def printed(folder):
     """What the page's commands print; the second of torchrun's workers is killed once."""
     paths = os.pathsep.join([str(folder / "site"), str(REPOSITORY)])
-    return "".join(run_page("docs/scaling.md", folder, change=lambda command: f"PYTHONPATH={paths} {command}"))
+    return "".join(run_page("docs/scaling.md", folder, before=f"PYTHONPATH={paths} "))
 
 
 @pytest.mark.fault(

@@ -1,13 +1,11 @@
 """A measurement stops anywhere and goes on; it ends with what an uninterrupted one ends with."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 
-import huggingface_hub
 import pytest
 
 from routing.core.errors import CheckFailedError, InputError, StorageError
@@ -153,26 +151,6 @@ def test_a_run_goes_on_only_with_what_it_began_with(request_for, listener, tmp_p
     measure(request_for(tmp_path / "run"), listener)
     with pytest.raises(InputError, match=f"was measured with {what}"):
         measure(request_for(tmp_path / "run", **changes), listener)
-
-
-@pytest.mark.fault(
-    "a hub branch that moved between two calls",
-    how="a hub that gives another commit at the second call",
-    tries=1,
-    outcome="exit 2, both commits named",
-)
-def test_a_branch_that_moved_is_not_gone_on_with(request_for, listener, tmp_path, policy_folder, monkeypatch):
-    heads = iter("ab")
-
-    def fetched(_name, **_):
-        return shutil.copytree(policy_folder, tmp_path / (next(heads) * 40))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
-    request = request_for(tmp_path / "run", policy="org/tiny", max_tokens=300)
-    measure(request, listener)
-    assert read_manifest(request.out).policy.revision == "a" * 40
-    with pytest.raises(InputError, match=f"was measured with policy revision {'a' * 24}, now {'b' * 24}"):
-        measure(request, listener)
 
 
 def test_a_folder_with_other_things_is_not_written_to(request_for, listener, tmp_path):
