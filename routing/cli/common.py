@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from routing.cli.plain import say
+from routing.core.batches import BATCH_SIZES
 from routing.core.errors import InputError
-from routing.core.units import parse_size_list
+from routing.core.units import format_size, parse_size_list
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
 Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
@@ -24,7 +25,7 @@ BatchTokens = Annotated[str, typer.Option("--batch-tokens", help="Batch sizes in
 View = Annotated[str, typer.Option("--view", help="packed: a shared prefix once a batch; logical: every trajectory in full.")]
 Order = Annotated[str, typer.Option("--order", help="Trajectory order: `corpus`, or a seed (a whole number) to shuffle by.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
-DEFAULT_BATCH_TOKENS = "200k,20k,2k"
+DEFAULT_BATCH_TOKENS = ",".join(map(format_size, BATCH_SIZES))
 
 
 def print_answer(body: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], object]) -> None:

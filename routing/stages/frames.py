@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from routing.core.allowance import AllowanceTable
+from routing.core.batches import BATCH_SIZES
 from routing.core.errors import InputError
 from routing.core.placement import PLACEMENT
 from routing.query.batches import CORPUS_ORDER, VIEWS, Order
@@ -25,7 +26,6 @@ from routing.store.placements import find_placement
 if TYPE_CHECKING:
     import polars as pl
 
-BATCH_SIZES = (200_000, 20_000, 2_000)
 Sizes = int | Sequence[int]
 _TEXT = ("run", "label", "view")
 _RATIOS = ("worst_imbalance", "mean_over_layers", "pooled_over_layers")
