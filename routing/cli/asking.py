@@ -27,11 +27,11 @@ from routing.cli.common import (
     batch_sizes_of,
     ep_sizes,
     order_of,
-    require_view,
     warn,
 )
 from routing.cli.plain import plain, say
 from routing.cli.tables import print_table
+from routing.core.batches import require_view
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
 from routing.core.units import BYTES_PER_GB
@@ -150,9 +150,9 @@ def _prompt(session: "Session", shape: str) -> None:
     """Questions until the end of input; what one gets wrong is said, and the next is read."""
     import readline  # noqa: F401  # gives input() its history
 
-    from routing.query.views import VIEWS
+    from routing.query.views import SQL_VIEWS
 
-    say(WELCOME.format(views=", ".join(VIEWS)), err=True)
+    say(WELCOME.format(views=", ".join(SQL_VIEWS)), err=True)
     text = ""
     while True:
         try:

@@ -75,9 +75,3 @@ def order_of(text: str) -> str | int:
     if not text.isdecimal() or len(text) > 18:
         raise InputError(f"--order: {text[:40]!r} is neither corpus nor a seed (a whole number from 0)")
     return int(text)
-
-
-def require_view(text: str) -> None:
-    """InputError where `--view` names none."""
-    if text not in ("packed", "logical"):
-        raise InputError(f"--view: {text!r} is neither packed nor logical")

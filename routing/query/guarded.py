@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from routing.core.errors import InputError, StorageError
 from routing.query.runner import as_pattern, ask, connect, run_sql
-from routing.query.views import VIEWS
+from routing.query.views import SQL_VIEWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,8 +68,8 @@ def read_question(text: str) -> Question:
     for node in nodes:
         _require_allowed(node)
     tables, named = _tables(nodes), {str(one["key"]).lower() for one in nodes if "key" in one and "value" in one}
-    if unknown := sorted(tables - {*VIEWS, *named}):
-        raise InputError(f"sql: no view {unknown[0][:80]!r}; there are {', '.join(VIEWS)}")
+    if unknown := sorted(tables - {*SQL_VIEWS, *named}):
+        raise InputError(f"sql: no view {unknown[0][:80]!r}; there are {', '.join(SQL_VIEWS)}")
     return Question(
         text=text,
         tables=tables,
