@@ -126,9 +126,11 @@ def _memory_limited(memory_gb: float) -> Iterator[None]:
 
 
 def _answer(session: "Session", text: str, shape: str) -> None:
+    from routing.query.guarded import time_limit_error
+
     question = session.prepare(text)
     time_s = session.limits.time_s
-    watchdog = threading.Timer(time_s + GRACE_S, _give_up, [time_s])
+    watchdog = threading.Timer(time_s + GRACE_S, _give_up, [time_limit_error(time_s)])
     watchdog.daemon = True
     watchdog.start()
     with _memory_limited(session.limits.memory_gb):
@@ -141,9 +143,9 @@ def _answer(session: "Session", text: str, shape: str) -> None:
         sys.stdout.flush()
 
 
-def _give_up(time_s: float) -> None:
-    os.write(2, f"routing: sql: stopped after {time_s:g} s; ask for less, or allow more: --time-s\n".encode())
-    os._exit(4)
+def _give_up(error: RoutingError) -> None:
+    os.write(2, f"routing: {error}\n".encode())
+    os._exit(error.exit_code)
 
 
 def _prompt(session: "Session", shape: str) -> None:

@@ -154,13 +154,18 @@ def answer(con: "DuckDBPyConnection", question: Question, limits: Limits) -> "pa
     except duckdb.InterruptException:
         if not stopped.is_set():
             raise
-        raise StorageError(f"sql: stopped after {limits.time_s:g} s; ask for less, or allow more: --time-s") from None
+        raise time_limit_error(limits.time_s) from None
     except duckdb.OutOfMemoryException:
         raise StorageError(f"sql: more than {limits.memory_gb:g} GB needed; ask for less, or allow more: --memory-gb") from None
     except duckdb.Error as error:
         raise InputError(f"sql: {_one_line(str(error))}") from error
     finally:
         timer.cancel()
+
+
+def time_limit_error(time_s: float) -> StorageError:
+    """What is said of a query that was stopped after `time_s`, whoever stopped it."""
+    return StorageError(f"sql: stopped after {time_s:g} s; ask for less, or allow more: --time-s")
 
 
 def _one_line(message: str) -> str:
