@@ -14,13 +14,14 @@ import numpy as np
 
 from pipelines.timing import spent_by
 from routing.core.allowance import Generated
+from routing.core.batches import BATCH_SIZES
 from routing.core.observed import MeasuredRun, ObservedWorsts
 from routing.core.shapes import ModelShape
 from routing.fit.counts import Counts
 from routing.fit.recut import real_batches
 from routing.fit.table import fit_runs
 
-EPS, SIZES = (2, 4, 8), (200_000, 20_000, 2_000)
+EPS = (2, 4, 8)
 NUM_LAYERS, NUM_EXPERTS, TOP_K = 40, 256, 8
 NUM_UNITS, TRAJECTORIES_A_UNIT, SEGMENTS, SEGMENT_TOKENS = 115, 7, 4, 1_085  # 115 x 7 x 4 x 1,085 = 3.49M
 RETAIL = (Path("runs/retail-trained"), Path("runs/retail-untrained"))
@@ -55,7 +56,7 @@ def made_counts() -> Counts:
 
 def made_run(counts: Counts) -> MeasuredRun:
     """The run that these counts would be of."""
-    batches = {size: real_batches(counts, batch_tokens=size, eps=EPS) for size in SIZES}
+    batches = {size: real_batches(counts, batch_tokens=size, eps=EPS) for size in BATCH_SIZES}
     return MeasuredRun(
         run="made",
         label="simulated",

@@ -61,13 +61,9 @@ def _weak_sides(entries: list[EntryFacts]) -> Iterator[str]:
             yield f"{size(one.entry.batch_tokens)} tokens: {text}"
     words = {"low_evidence": "few batches or units", "one_policy": "one policy alone"}
     for code, text in words.items():
-        sizes = [size(one.entry.batch_tokens) for one in entries if code in _codes(one) and one.entry.status != "published"]
+        sizes = [size(one.entry.batch_tokens) for one in entries if code in one.warning_codes and one.entry.status != "published"]
         if sizes:
             yield f"{listed(sizes)} tokens: {text}"
-
-
-def _codes(one: EntryFacts) -> set[str]:
-    return {warning.partition(":")[0] for warning in one.entry.evidence.warnings}
 
 
 def _of_entry(one: EntryFacts) -> Iterator[str]:

@@ -25,10 +25,10 @@ def cautions(facts: Facts) -> Iterator[str]:
         words = dict.fromkeys(word for run in marked for word in run.markings)
         names = listed(quoted(run.name) for run in marked)
         yield f"Not production numbers: the names of policy or corpus of {names} say {listed(words)}."
-    thin = sorted({one.entry.batch_tokens for one in facts.entries if _has(one.entry, "low_evidence")}, reverse=True)
+    thin = sorted({one.entry.batch_tokens for one in facts.entries if "low_evidence" in one.warning_codes}, reverse=True)
     if thin:
         yield f"Evidence is low at {listed(map(size, thin))} tokens, see the warnings in the allowance table."
-    if any(_has(one.entry, "one_policy") for one in facts.entries):
+    if any("one_policy" in one.warning_codes for one in facts.entries):
         yield "The table rests on one policy; another of the same shape, or the same one later in training, may route otherwise."
     yield from _halves(facts)
     yield from _left_out(facts)
@@ -109,7 +109,3 @@ def not_covered(facts: Facts) -> Iterator[str]:
     untested = untested_eps([entry.ep for entry in entries], facts.peaks)
     if untested:
         yield f"Memory at EP {listed(untested)}: no measured peak is at hand there, so no estimate was compared with a real step"
-
-
-def _has(entry: Entry, code: str) -> bool:
-    return any(warning.partition(":")[0] == code for warning in entry.evidence.warnings)

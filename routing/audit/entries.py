@@ -58,6 +58,11 @@ class EntryFacts:
         return "untested" if self.is_its_own and self.is_validated is None else "holds"
 
     @property
+    def warning_codes(self) -> frozenset[str]:
+        """What the evidence's warnings are called, before their `:`."""
+        return frozenset(warning.partition(":")[0] for warning in self.entry.evidence.warnings)
+
+    @property
     def slack(self) -> Decimal | None:
         """Allowance minus the observed max of the evidence; what an edited entry still says it has left is not taken."""
         claimed = self.entry.evidence.observed_max

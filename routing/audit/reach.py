@@ -5,11 +5,20 @@ from dataclasses import dataclass
 
 from routing.audit.facts import Facts
 from routing.audit.words import exact, listed, place
-from routing.core.coverage import covered_share, next_exceeds
+from routing.core.coverage import (
+    HELD_OUT,
+    IS_PROVEN,
+    MORE_UNITS,
+    NEEDED_BATCHES,
+    NEXT_BATCH,
+    ONLY_PROVEN,
+    covered_share,
+    next_exceeds,
+)
 
 NUM_NEXT_BATCHES = 1000
 # In coverage sentences of a table: what the page tells as a table of its own, or once for all EP sizes.
-_TOLD_ELSEWHERE = (", held out ", "; chance that the next batch ", ": units that reach coverage ")
+_TOLD_ELSEWHERE = (HELD_OUT, NEXT_BATCH, MORE_UNITS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +58,11 @@ def reach(facts: Facts) -> tuple[Reach, ...]:
 
 def limits(facts: Facts) -> tuple[str, ...]:
     """What the evidence supports, of all entries together."""
+    (low, of_low), (high, of_high) = NEEDED_BATCHES
     found = [
         "The chances are of exceeding the largest imbalance seen, not the allowance, which lies above it by its slack; they "
         "suppose that the next batches come as the measured ones did.",
-        "To cover 95% of batches at 95% confidence takes 59 batches, to cover 99% takes 299.",
+        f"To cover {low} of batches at 95% confidence takes {of_low} batches, to cover {high} takes {of_high}.",
         f"Only min(EP, E/k) is proven, E experts and k of them a token: {ceilings(facts)}. No sample proves that less is enough.",
     ]
     if not any(one.entry.evidence.held_out for one in facts.entries):
@@ -68,8 +78,13 @@ def stated(facts: Facts) -> tuple[str, ...]:
 def _stated(facts: Facts) -> Iterator[str]:
     for one in facts.entries:
         for line in one.entry.evidence.coverage:
-            if not line.startswith("Only min(") and not any(told in line for told in _TOLD_ELSEWHERE):
+            if not _is_told_elsewhere(line):
                 yield f"{place(one.entry)}: {line}"
+
+
+def _is_told_elsewhere(line: str) -> bool:
+    """Whether the whole of it is: a sentence that goes on after the ceiling says more."""
+    return (line.startswith(ONLY_PROVEN) and line.endswith(IS_PROVEN)) or any(told in line for told in _TOLD_ELSEWHERE)
 
 
 def ceilings(facts: Facts) -> str:

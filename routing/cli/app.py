@@ -38,12 +38,12 @@ from routing.cli.common import (
     order_of,
     print_answer,
     quiet_transformers,
-    require_view,
     warn,
 )
 from routing.cli.examples import add_examples
 from routing.cli.plain import command_given, say
 from routing.cli.progress import StderrProgress
+from routing.core.batches import require_view
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
 from routing.core.units import parse_size

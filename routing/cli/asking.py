@@ -27,11 +27,11 @@ from routing.cli.common import (
     batch_sizes_of,
     ep_sizes,
     order_of,
-    require_view,
     warn,
 )
 from routing.cli.plain import plain, say
 from routing.cli.tables import print_table
+from routing.core.batches import require_view
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
 from routing.core.units import BYTES_PER_GB
@@ -126,9 +126,11 @@ def _memory_limited(memory_gb: float) -> Iterator[None]:
 
 
 def _answer(session: "Session", text: str, shape: str) -> None:
+    from routing.query.guarded import time_limit_error
+
     question = session.prepare(text)
     time_s = session.limits.time_s
-    watchdog = threading.Timer(time_s + GRACE_S, _give_up, [time_s])
+    watchdog = threading.Timer(time_s + GRACE_S, _give_up, [time_limit_error(time_s)])
     watchdog.daemon = True
     watchdog.start()
     with _memory_limited(session.limits.memory_gb):
@@ -141,18 +143,18 @@ def _answer(session: "Session", text: str, shape: str) -> None:
         sys.stdout.flush()
 
 
-def _give_up(time_s: float) -> None:
-    os.write(2, f"routing: sql: stopped after {time_s:g} s; ask for less, or allow more: --time-s\n".encode())
-    os._exit(4)
+def _give_up(error: RoutingError) -> None:
+    os.write(2, f"routing: {error}\n".encode())
+    os._exit(error.exit_code)
 
 
 def _prompt(session: "Session", shape: str) -> None:
     """Questions until the end of input; what one gets wrong is said, and the next is read."""
     import readline  # noqa: F401  # gives input() its history
 
-    from routing.query.views import VIEWS
+    from routing.query.views import SQL_VIEWS
 
-    say(WELCOME.format(views=", ".join(VIEWS)), err=True)
+    say(WELCOME.format(views=", ".join(SQL_VIEWS)), err=True)
     text = ""
     while True:
         try:

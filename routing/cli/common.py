@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from routing.cli.plain import say
+from routing.core.batches import BATCH_SIZES
 from routing.core.errors import InputError
-from routing.core.units import parse_size_list
+from routing.core.units import format_size, parse_size_list
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories that `routing measure` wrote.")]
 Allowances = Annotated[Path | None, typer.Option("--allowances", help="The allowance table. Default: the packaged one.")]
@@ -24,7 +25,7 @@ BatchTokens = Annotated[str, typer.Option("--batch-tokens", help="Batch sizes in
 View = Annotated[str, typer.Option("--view", help="packed: a shared prefix once a batch; logical: every trajectory in full.")]
 Order = Annotated[str, typer.Option("--order", help="Trajectory order: `corpus`, or a seed (a whole number) to shuffle by.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of a table.")]
-DEFAULT_BATCH_TOKENS = "200k,20k,2k"
+DEFAULT_BATCH_TOKENS = ",".join(map(format_size, BATCH_SIZES))
 
 
 def print_answer(body: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], object]) -> None:
@@ -74,9 +75,3 @@ def order_of(text: str) -> str | int:
     if not text.isdecimal() or len(text) > 18:
         raise InputError(f"--order: {text[:40]!r} is neither corpus nor a seed (a whole number from 0)")
     return int(text)
-
-
-def require_view(text: str) -> None:
-    """InputError where `--view` names none."""
-    if text not in ("packed", "logical"):
-        raise InputError(f"--view: {text!r} is neither packed nor logical")

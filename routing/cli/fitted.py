@@ -11,6 +11,7 @@ from rich.table import Table
 
 from routing.cli.plain import say
 from routing.cli.tables import print_table
+from routing.core.coverage import HELD_OUT
 from routing.core.units import format_size
 
 _WIDTH = 100
@@ -93,7 +94,7 @@ def _sentences(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"EP {entry['ep']}, {size}: observed max {most['imbalance']:.4f} of {most['label']}, {where}."
     for entry in entries:
         held = [one for one in entry["evidence"]["held_out"] or () if not one["num_above"]]
-        clean = tuple(f"{one['label']}, held out {'as a policy' if one['kind'] == 'policy' else one['part']}: " for one in held)
+        clean = tuple(f"{one['label']}{HELD_OUT}{'as a policy' if one['kind'] == 'policy' else one['part']}: " for one in held)
         yield from (sentence for sentence in entry["evidence"]["coverage"] if not sentence.startswith(clean))
 
 

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from routing.cli.common import DEFAULT_BATCH_TOKENS, Json, batch_sizes_of, print_answer, warn
+from routing.cli.common import Json, print_answer, warn
 from routing.cli.plain import say
 from routing.cli.tables import print_table
+from routing.core.batches import BATCH_SIZES
 from routing.core.errors import InputError
 
 _LEFT = ("run", "check", "of", "first_failure", "outcome", "differences")
@@ -36,7 +37,7 @@ def verify(
         raise InputError("--placement: is of an allowance table; none was named")
     from routing.stages.verify import verify as verify_stage
 
-    answer = verify_stage(folders, batch_sizes=batch_sizes_of(DEFAULT_BATCH_TOKENS))
+    answer = verify_stage(folders, batch_sizes=BATCH_SIZES)
     warn(answer.warnings)
     print_answer({"rows": answer.rows}, as_json, lambda body: _show("counted again without SQL", body["rows"]))
     if answer.failure is not None:

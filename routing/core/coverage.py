@@ -1,6 +1,16 @@
-"""What the largest of n batches says of the next ones, supposing nothing but that they come as the n did."""
+"""What the largest of n batches says of the next ones, supposing nothing but that they come as the n did.
+
+The words of these sentences stand here: a fit writes them into a table, and an audit knows them again.
+"""
 
 CONFIDENCE = 0.95
+NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
+
+HELD_OUT = ", held out "
+NEXT_BATCH = "; chance that the next batch "
+MORE_UNITS = ": units that reach coverage "
+ONLY_PROVEN = "Only min(EP, E/k) = "
+IS_PROVEN = " is proven."
 
 
 def covered_share(num_batches: int) -> float:

@@ -15,6 +15,7 @@ from routing.core.allowance import (
     ceil_to,
     proven_ceiling,
 )
+from routing.core.coverage import ONLY_PROVEN
 from routing.core.judgement import HeldOut, Level
 from routing.core.observed import BatchWorst, MeasuredRun, ObservedWorsts
 from routing.fit import strat_boot
@@ -93,7 +94,7 @@ def proven_evidence(cell: Cell, *, parameters: dict[str, Parameter]) -> Evidence
         slack=None,
         worst_layers=(),
         floors=(),
-        coverage=(f"Only min(EP, E/k) = {ceiling} is proven, and no run has two full batches to fit from.",),
+        coverage=(f"{ONLY_PROVEN}{ceiling} is proven, and no run has two full batches to fit from.",),
         warnings=("only_proven: fewer than two full batches at every size asked for",),
         policies=_policies(cell),
     )

@@ -11,6 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal
 
+from routing.core.coverage import HELD_OUT
 from routing.core.judgement import HeldOut, HeldOutBatch
 from routing.core.observed import BatchWorst, MeasuredRun
 from routing.fit import headroom, strat_boot
@@ -100,7 +101,7 @@ def hold(
 
 def held_out_sentence(one: HeldOut, *, ep: int, batch_tokens: int) -> str:
     """What the held-out batches say; validated only where none of them is above."""
-    what = f"{one.label}, held out as a policy" if one.kind == "policy" else f"{one.label}, held out {one.part}"
+    what = f"{one.label}{HELD_OUT}as a policy" if one.kind == "policy" else f"{one.label}{HELD_OUT}{one.part}"
     said = (
         f"{one.num_above} of {one.num_batches} batches of {batch_tokens} tokens above {one.allowance} at EP {ep} ({one.method})"
     )

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from routing.core.coverage import covered_percent
+from routing.core.coverage import IS_PROVEN, MORE_UNITS, NEEDED_BATCHES, NEXT_BATCH, ONLY_PROVEN, covered_percent
 from routing.core.judgement import HeldOut
 from routing.fit.cell import Cell
 from routing.fit.judge import held_out_sentence
 from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
-
-NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
 
 
 def cell_warnings(cell: Cell) -> tuple[str, ...]:
@@ -72,7 +70,7 @@ def more_units_sentence(label: str, num_batches: int, num_units: int) -> str:
     lacking = [
         f"{max(0, -(-(needed - num_batches) * num_units // num_batches))} more for {share}" for share, needed in NEEDED_BATCHES
     ]
-    return f"{label}: units that reach coverage at 95% confidence: {', '.join(lacking)} of batches."
+    return f"{label}{MORE_UNITS}at 95% confidence: {', '.join(lacking)} of batches."
 
 
 def cell_coverage(cell: Cell, ceiling: Decimal, held_out: Sequence[HeldOut] = ()) -> tuple[str, ...]:
@@ -92,12 +90,12 @@ def coverage_sentence(label: str, num_batches: int, batch_tokens: int, num_units
     """What `num_batches` of one policy say of the next; units where they are known."""
     units = "" if num_units is None else f", {num_units} units"
     return (
-        f"{label}: {num_batches} batches of {batch_tokens} tokens{units}; "
-        f"chance that the next batch passes its observed max = 1/{num_batches + 1}; "
+        f"{label}: {num_batches} batches of {batch_tokens} tokens{units}"
+        f"{NEXT_BATCH}passes its observed max = 1/{num_batches + 1}; "
         f"share of batches covered at 95% confidence: {covered_percent(num_batches)}."
     )
 
 
 def ceiling_sentence(ceiling: Decimal) -> str:
     """The last sentence of every entry with a measured or published bound."""
-    return f"Only min(EP, E/k) = {ceiling} is proven."
+    return f"{ONLY_PROVEN}{ceiling}{IS_PROVEN}"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from routing.core.batches import require_view
 from routing.core.errors import InputError
 
-VIEWS = ("packed", "logical")
 CORPUS_ORDER = "corpus"
 
 Integers = npt.NDArray[np.int64]
@@ -75,8 +75,7 @@ def order_steps(steps: Steps, rank: Integers) -> Steps:
 
 def cut_batches(steps: Steps, *, batch_tokens: int, view: str) -> Batches:
     """Batches of at least `batch_tokens` tokens of the view; the last one below the size is dropped and counted."""
-    if view not in VIEWS:
-        raise InputError(f"--view: {view!r} is not one of {', '.join(VIEWS)}")
+    require_view(view)
     if batch_tokens < 1:
         raise InputError(f"--batch-tokens: {batch_tokens} is not positive")
     ends, num_tokens, dropped_tokens = _ends(steps, batch_tokens, is_packed=view == "packed")

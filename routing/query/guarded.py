@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from routing.core.errors import InputError, StorageError
 from routing.query.runner import as_pattern, ask, connect, run_sql
-from routing.query.views import VIEWS
+from routing.query.views import SQL_VIEWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,8 +68,8 @@ def read_question(text: str) -> Question:
     for node in nodes:
         _require_allowed(node)
     tables, named = _tables(nodes), {str(one["key"]).lower() for one in nodes if "key" in one and "value" in one}
-    if unknown := sorted(tables - {*VIEWS, *named}):
-        raise InputError(f"sql: no view {unknown[0][:80]!r}; there are {', '.join(VIEWS)}")
+    if unknown := sorted(tables - {*SQL_VIEWS, *named}):
+        raise InputError(f"sql: no view {unknown[0][:80]!r}; there are {', '.join(SQL_VIEWS)}")
     return Question(
         text=text,
         tables=tables,
@@ -154,13 +154,18 @@ def answer(con: "DuckDBPyConnection", question: Question, limits: Limits) -> "pa
     except duckdb.InterruptException:
         if not stopped.is_set():
             raise
-        raise StorageError(f"sql: stopped after {limits.time_s:g} s; ask for less, or allow more: --time-s") from None
+        raise time_limit_error(limits.time_s) from None
     except duckdb.OutOfMemoryException:
         raise StorageError(f"sql: more than {limits.memory_gb:g} GB needed; ask for less, or allow more: --memory-gb") from None
     except duckdb.Error as error:
         raise InputError(f"sql: {_one_line(str(error))}") from error
     finally:
         timer.cancel()
+
+
+def time_limit_error(time_s: float) -> StorageError:
+    """What is said of a query that was stopped after `time_s`, whoever stopped it."""
+    return StorageError(f"sql: stopped after {time_s:g} s; ask for less, or allow more: --time-s")
 
 
 def _one_line(message: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STORED_VIEWS = (*TREE_TABLES, "loads")
 CUT_VIEWS = {"batches": "batches", "rank_loads": "rank_loads", "imbalance": "layer_imbalances"}  # to the tables they show
-VIEWS = (*STORED_VIEWS, *CUT_VIEWS)
+SQL_VIEWS = (*STORED_VIEWS, *CUT_VIEWS)
 
 
 def stored_tables(run: Run) -> "tuple[dict[str, pa.Table], tuple[Caution, ...]]":
@@ -40,7 +40,7 @@ def _distinct(con: "DuckDBPyConnection", cautions: Sequence[Caution]) -> "dict[s
 
 def create_views(con: "DuckDBPyConnection", runs: "Sequence[tuple[Run, Mapping[str, pa.Table]]]") -> None:
     """Names the runs' tables in `con`: those held in memory, else the stored ones by their parts; runs are never summed."""
-    for view in VIEWS:
+    for view in SQL_VIEWS:
         shown = [_shown(con, run, view, held) for run, held in runs]
         known = [one for one in shown if one is not None]
         if known:

@@ -19,12 +19,13 @@ from routing.audit.claims import (
     nothing_said,
 )
 from routing.core.allowance import AllowanceTable, Entry
+from routing.core.batches import VIEWS
 from routing.core.errors import InputError
 from routing.core.observed import BatchWorst
 from routing.core.placement import Placement, recorded_placement
 from routing.core.shapes import ModelShape
 from routing.fit.headroom import headroom_allowances
-from routing.query.batches import CORPUS_ORDER, VIEWS, Order
+from routing.query.batches import CORPUS_ORDER, Order
 from routing.query.imbalance import Tabulated, tabulated
 from routing.query.runner import ask
 from routing.stages.imbalance import as_lines, open_distinct

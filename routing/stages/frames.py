@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from routing.core.allowance import AllowanceTable
+from routing.core.batches import BATCH_SIZES, require_view
 from routing.core.errors import InputError
 from routing.core.placement import PLACEMENT
-from routing.query.batches import CORPUS_ORDER, VIEWS, Order
+from routing.query.batches import CORPUS_ORDER, Order
 from routing.query.imbalance import tabulated
 from routing.query.runner import run_sql
 from routing.query.views import stored_tables
@@ -25,7 +26,6 @@ from routing.store.placements import find_placement
 if TYPE_CHECKING:
     import polars as pl
 
-BATCH_SIZES = (200_000, 20_000, 2_000)
 Sizes = int | Sequence[int]
 _TEXT = ("run", "label", "view")
 _RATIOS = ("worst_imbalance", "mean_over_layers", "pooled_over_layers")
@@ -71,13 +71,14 @@ class Run:
         """
         import polars as pl
 
+        require_view(view, name="view")
         placed = find_placement(placement)
         eps, left_out = ep_sizes_of(self.stored, None if ep is None else _several(ep, "ep"), placed)
         rows, cautions = kept_imbalance_rows(
             self.stored,
             eps=eps,
             batch_sizes=_several(batch_tokens, "batch_tokens"),
-            view=_view(view),
+            view=view,
             order=order,
             by_layer=by_layer,
             placement=placed,
@@ -97,10 +98,11 @@ class Run:
         """One row per full batch with its worst layer and rank, the largest imbalance first; arguments as of `imbalance`."""
         import polars as pl
 
+        require_view(view, name="view")
         placed = find_placement(placement)
         eps, left_out = ep_sizes_of(self.stored, None if ep is None else _several(ep, "ep"), placed)
         sizes = _several(batch_tokens, "batch_tokens")
-        with tabulated(self.stored, eps=eps, batch_sizes=sizes, view=_view(view), order=order, placement=placed) as tables:
+        with tabulated(self.stored, eps=eps, batch_sizes=sizes, view=view, order=order, placement=placed) as tables:
             _warn([*left_out, *as_lines(tables.cautions)])
             return pl.DataFrame(run_sql(tables.con, "sql/worst_batches.sql").to_arrow_table())
 
@@ -180,12 +182,6 @@ def _several(sizes: Sizes, name: str) -> tuple[int, ...]:
     if not found or len(set(found)) != len(found) or any(isinstance(one, bool) for one in asked):
         raise InputError(f"{name}: {sizes!r:.60} is neither a whole number nor several distinct ones")
     return found
-
-
-def _view(view: str) -> str:
-    if view not in VIEWS:
-        raise InputError(f"view: {view!r:.40} is neither {' nor '.join(VIEWS)}")
-    return view
 
 
 def _type(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from routing.audit.claims import Comparison
 from routing.audit.facts import BatchWorsts, LayerMove, LayerRow, PolicyPair, RunFacts, ShareRow, WorstRow
 from routing.audit.uniform import uniform_worst
+from routing.core.batches import BATCH_SIZES
 from routing.core.placement import Placement
 from routing.fit.counts import Counts
 from routing.fit.side_by_side import layer_differences
@@ -20,7 +21,6 @@ from routing.stages.imbalance import as_lines
 from routing.stages.run_facts import run_facts
 from routing.store.run import Run
 
-USUAL_BATCH_SIZES = (200_000, 20_000, 2_000)
 _TOLD_ON_THE_PAGE = ("no_full_batch", "partial_batch_dropped", "one_batch")
 
 
@@ -39,7 +39,7 @@ def measured(name: str, run: Run, the_cuts: Sequence[Cut], placement: Placement)
     comparisons, cautions, tables_of_page = list[Comparison](), list[str](), dict[str, Any]()
     counts: Counts | None = None
     for place, cut in enumerate(the_cuts):
-        sizes = sorted({*cut.batch_sizes, *(USUAL_BATCH_SIZES if place == 0 else ())}, reverse=True)
+        sizes = sorted({*cut.batch_sizes, *(BATCH_SIZES if place == 0 else ())}, reverse=True)
         with tabulated(run, eps=cut.eps, batch_sizes=sizes, view=cut.view, order=cut.order, placement=placement) as tables:
             comparisons += compared(cut, run, tables)
             cautions += as_lines([one for one in tables.cautions if one.code not in _TOLD_ON_THE_PAGE])

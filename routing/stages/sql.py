@@ -10,7 +10,7 @@ from routing.core.placement import CONTIGUOUS, Placement
 from routing.query.batches import Order
 from routing.query.guarded import Limits, Question, answer, guarded, read_question
 from routing.query.imbalance import tabulated
-from routing.query.views import CUT_VIEWS, VIEWS, create_views, cut_tables, stored_tables
+from routing.query.views import CUT_VIEWS, SQL_VIEWS, create_views, cut_tables, stored_tables
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.store.run import Run, require_finished
 
@@ -59,7 +59,7 @@ class Session:
 
         InputError for what DuckDB refuses and for rows of several runs taken together unnoticed; StorageError at a limit.
         """
-        parts = [path for run in self.runs for table in VIEWS for path in run.part_paths(table)]
+        parts = [path for run in self.runs for table in SQL_VIEWS for path in run.part_paths(table)]
         with guarded(parts, self.limits) as con:
             create_views(con, [(run, self.held[run.name]) for run in self.runs])
             rows = answer(con, question, self.limits)
@@ -105,12 +105,12 @@ def open_session(
 
 def _require_joined_by_run(question: Question) -> None:
     for tables, compared in question.joins:
-        if len(tables.intersection(VIEWS)) > 1 and not compared & _NAMING:
-            pair = " and ".join(sorted(tables.intersection(VIEWS)))
+        if len(tables.intersection(SQL_VIEWS)) > 1 and not compared & _NAMING:
+            pair = " and ".join(sorted(tables.intersection(SQL_VIEWS)))
             raise InputError(f"sql: {pair} of several runs are joined across runs; join on run too: USING (run, ...)")
 
 
 def _require_told_apart(question: Question, columns: Sequence[str]) -> None:
     told = _NAMING & (question.columns | set(columns))
-    if not told and not question.is_of_schema and question.tables.intersection(VIEWS):
+    if not told and not question.is_of_schema and question.tables.intersection(SQL_VIEWS):
         raise InputError("sql: rows of several runs would be taken together; GROUP BY run, filter by it, or ask one run")

@@ -123,6 +123,13 @@ def test_limits_give_the_chance_over_many_batches_and_what_alone_is_proven():
     assert any("59 batches" in line and "299" in line for line in lines)
 
 
+def test_an_entry_without_a_fit_says_why_it_has_only_its_ceiling():
+    mixed = "Only min(EP, E/k) = 2.0 is proven, and no run has two full batches to fit from."
+    one = entry("1.4")
+    one = replace(one, evidence=replace(one.evidence, coverage=(mixed, "Only min(EP, E/k) = 2.0 is proven.")))
+    assert stated(facts(table(one), [])) == (f"EP 2 at 10 tokens: {mixed}",)
+
+
 def test_the_furthest_above_is_by_factor_over_its_allowance():
     # 1.5 / 1.4 = 1.071, 1.55 / 1.5 = 1.033
     low, high = compare(entry("1.5"), cut((0, 0, 31))), compare(entry("1.4"), cut((0, 0, 30)))
