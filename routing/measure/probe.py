@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from routing.core.errors import RoutingError
+from routing.core.errors import InputError, RoutingError
+from routing.measure.budget import is_out_of_memory
 from routing.measure.capture import ExpertCounter, RouterError
 from routing.measure.forward import run_continued
 from routing.measure.plan import TokenIds
@@ -22,11 +23,14 @@ _BEYOND_WINDOW = 128
 # In half precision other shapes round otherwise: padding alone moves some ids. A cache may move as many, twice, or one in 100.
 _NOISE_FACTOR, _LEAST_SHARE = 2, 0.01
 # What caches without a way to be copied, repeated or gone on from were seen to raise.
-_FAULTS = (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError, LookupError, AssertionError, RoutingError)
+_FAULTS = (AttributeError, TypeError, ValueError, RuntimeError, LookupError, AssertionError, RoutingError)
 
 
 def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequence[TokenIds]) -> CacheProbe:
-    """On the longest sequence's first tokens and another's, in the run's own type: go on, go on from that, with a padded row."""
+    """On the longest sequence's first tokens and another's, in the run's own type: go on, go on from that, with a padded row.
+
+    InputError where the device runs out of memory, which says nothing of the cache.
+    """
     texts = sorted(sequences, key=len, reverse=True)
     num_tokens = min(len(texts[0]), _num_tokens(policy))
     first_N = torch.from_numpy(texts[0][:num_tokens].astype("int64"))
@@ -42,7 +46,11 @@ def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequenc
         went_on = _went_on(policy, counter, first_N, other_N, cuts)
     except RouterError:  # its segments are this probe's tokens; the run itself finds the trajectory, and says which
         return _failed("a router gave nothing to choose by to some of the tokens it was tried on")
-    except _FAULTS as error:
+    except (*_FAULTS, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise InputError(
+                f"out of memory on {num_tokens} tokens and their cache, before the run; use a larger device, or another --dtype"
+            ) from error
         return _failed(f"{type(error).__name__}: {' '.join(str(error).split())[:80]}")
     expected = (whole_NLE, whole_NLE, other_NLE)
     return CacheProbe(
