@@ -4,7 +4,7 @@ B rows of a batch, T positions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,14 +27,14 @@ class Budget:
     """Padded tokens a batch may hold; halved when the device runs out of memory."""
 
     tokens_per_batch: int
-    halvings: int = field(default=0)
+    halvings: int = 0
 
     def fits(self, attempt: Callable[[], object], batch: Sequence[Pass], device: torch.device) -> bool:
         """Whether memory sufficed; where it didn't, the budget is halved. InputError where the batch was one trajectory."""
         try:
             attempt()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
                 raise
             self._halve(batch)
         else:
@@ -52,8 +52,8 @@ class Budget:
         self.halvings += 1
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # The CPU allocator has no exception class of its own.
+def is_out_of_memory(error: Exception) -> bool:
+    """Of the device or the host; PyTorch's CPU allocator has no exception class of its own."""
     return (
         isinstance(error, torch.OutOfMemoryError | MemoryError)
         or "not enough memory" in str(error)

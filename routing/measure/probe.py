@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from routing.core.errors import RoutingError
-from routing.measure.capture import ExpertCounter
+from routing.core.errors import InputError, RoutingError
+from routing.measure.budget import is_out_of_memory
+from routing.measure.capture import ExpertCounter, RouterError
 from routing.measure.forward import run_continued
 from routing.measure.plan import TokenIds
 from routing.measure.policy import LoadedPolicy
@@ -22,11 +23,14 @@ _BEYOND_WINDOW = 128
 # In half precision other shapes round otherwise: padding alone moves some ids. A cache may move as many, twice, or one in 100.
 _NOISE_FACTOR, _LEAST_SHARE = 2, 0.01
 # What caches without a way to be copied, repeated or gone on from were seen to raise.
-_FAULTS = (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError, LookupError, AssertionError, RoutingError)
+_FAULTS = (AttributeError, TypeError, ValueError, RuntimeError, LookupError, AssertionError, RoutingError)
 
 
 def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequence[TokenIds]) -> CacheProbe:
-    """On the longest sequence's first tokens and another's, in the run's own type: go on, go on from that, with a padded row."""
+    """On the longest sequence's first tokens and another's, in the run's own type: go on, go on from that, with a padded row.
+
+    InputError where the device runs out of memory, which says nothing of the cache.
+    """
     texts = sorted(sequences, key=len, reverse=True)
     num_tokens = min(len(texts[0]), _num_tokens(policy))
     first_N = torch.from_numpy(texts[0][:num_tokens].astype("int64"))
@@ -34,23 +38,31 @@ def probe_cache(policy: LoadedPolicy, counter: ExpertCounter, sequences: Sequenc
     cuts = (num_tokens * 3 // 8, num_tokens * 5 // 8)
     other_N = torch.cat([first_N[: cuts[1]], torch.from_numpy(texts[-1].astype("int64"))[: (num_tokens - cuts[1]) // 2]])
     if cuts[0] == 0 or policy.cache_keyword is None:
-        return CacheProbe(num_ids=0, cache_differs=0, padding_differs=0, fault="no cache to go on from, or too few tokens")
-    whole_NLE = _counts(policy, counter, [first_N])
-    num_ids = int(whole_NLE.sum())
-    padded_NLE = _counts(policy, counter, [first_N, other_N])[:num_tokens]
-    other_NLE = _counts(policy, counter, [other_N])
+        return _failed("no cache to go on from, or too few tokens")
     try:
+        whole_NLE = _counts(policy, counter, [first_N])
+        padded_NLE = _counts(policy, counter, [first_N, other_N])[:num_tokens]
+        other_NLE = _counts(policy, counter, [other_N])
         went_on = _went_on(policy, counter, first_N, other_N, cuts)
-    except _FAULTS as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
-        return CacheProbe(num_ids=num_ids, cache_differs=0, padding_differs=_differing(whole_NLE, padded_NLE), fault=why)
+    except RouterError:  # its segments are this probe's tokens; the run itself finds the trajectory, and says which
+        return _failed("a router gave nothing to choose by to some of the tokens it was tried on")
+    except (*_FAULTS, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise InputError(
+                f"out of memory on {num_tokens} tokens and their cache, before the run; use a larger device, or another --dtype"
+            ) from error
+        return _failed(f"{type(error).__name__}: {' '.join(str(error).split())[:80]}")
     expected = (whole_NLE, whole_NLE, other_NLE)
     return CacheProbe(
-        num_ids=num_ids,
+        num_ids=int(whole_NLE.sum()),
         cache_differs=max(_differing(*pair) for pair in zip(expected, went_on, strict=True)),
         padding_differs=_differing(whole_NLE, padded_NLE),
         fault=None,
     )
+
+
+def _failed(why: str) -> CacheProbe:
+    return CacheProbe(num_ids=0, cache_differs=0, padding_differs=0, fault=why)
 
 
 def is_trusted(probe: CacheProbe, dtype: torch.dtype) -> bool:

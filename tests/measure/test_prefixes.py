@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from routing.core.errors import InputError
 from routing.corpus.tree import build_tree
 from routing.measure import anchors as anchors_module
 from routing.measure import attention, forward
@@ -176,6 +177,35 @@ def test_a_cache_that_lies_is_found_out(sequences, monkeypatch, lie):
     assert not is_trusted(probe, torch.float32)
     assert not is_trusted(probe, torch.bfloat16)
     assert (probe.fault is not None) == (lie is _raises)
+
+
+@pytest.mark.fault(
+    "the device runs out of memory while the model's cache is tried",
+    how="a forward pass raises it, without a cache and with one, as CUDA, Python and the CPU's allocator say it",
+    tries=6,
+    outcome="refused in one line with exit code 2; nothing is settled about the cache",
+)
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("simulated"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    ids=["cuda", "python", "cpu"],
+)
+def test_too_little_memory_is_not_held_against_the_cache(sequences, monkeypatch, with_cache, error):
+    policy = going_on(build("qwen3_moe"))
+    honest = type(policy.model).forward
+
+    def cramped(self, *args, **kwargs):
+        if kwargs["use_cache"] == with_cache:
+            raise error
+        return honest(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(policy.model), "forward", cramped)
+    with (
+        ExpertCounter(policy.experts, top_k=policy.top_k) as counter,
+        pytest.raises(InputError, match="out of memory on 185 tokens and their cache, before the run; use a larger device"),
+    ):
+        probe_cache(policy, counter, sequences)
 
 
 @pytest.mark.parametrize(("dtype", "moved", "by_padding", "trusted"), [

@@ -7,6 +7,7 @@ import pytest
 
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.worker import Worker
+from routing.measure import anchors
 from routing.stages import begin
 from routing.stages.measure import measure
 from routing.stages.share import measure_share
@@ -98,6 +99,34 @@ def test_a_run_that_left_some_out_goes_on_with_the_flag_alone(request_for, liste
     assert read_manifest(request.out).content_hash == clean_hash
     measure(request, listener)
     assert "finished already" in listener.notes[-1]
+
+
+@pytest.fixture(scope="module")
+def shared_prefix(request_for, policy_folder, tmp_path_factory):
+    """31 trajectories of 60 to 430 tokens: three share 400, the poison is in the longest, which the cache is tried on."""
+    folder = tmp_path_factory.mktemp("shared")
+    rows = [[(7 * row + place * place) % POISON for place in range(60)] for row in range(31)]
+    stem = [(5 * place + place * place // 3) % POISON for place in range(400)]
+    for row in (3, 4, 5):
+        rows[row] = stem + rows[row][:20]
+    rows[9] = [(3 * place + place * place // 7) % POISON for place in range(430)]
+    rows[9][40] = POISON
+    policy = request_for(folder).policy
+    clean = build_request(policy_folder, _write(folder / "clean.jsonl", rows[:9] + rows[10:]), folder / "clean")
+    return build_request(policy, _write(folder / "poisoned.jsonl", rows), folder / "run", skip_bad=True), clean
+
+
+def test_a_trajectory_that_the_cache_was_tried_on_is_the_only_one_left_out(shared_prefix, listener, monkeypatch):
+    """What the try counts are tokens and no segments; without the bad one, prefixes are computed once after all."""
+    monkeypatch.setattr(begin, "TOKENS_PER_PART", 700)
+    monkeypatch.setattr(anchors, "MIN_SAVED_TOKENS", 100)
+    request, clean = shared_prefix
+    assert measure(request, listener).refused == 1
+    measure(clean, Listener())
+    found, expected = read_manifest(request.out), read_manifest(clean.out)
+    assert [(one.source_row, one.reason) for one in found.corpus.refusals] == [(9, "router")]
+    assert (found.content_hash, found.settings.walk) == (expected.content_hash, "prefix-once")
+    assert "computed whole: the model's cache can't be gone on from (a router gave nothing to choose by" in listener.notes[0]
 
 
 def test_a_policy_without_numbers_for_all_text_is_at_fault(policy_folder, corpus_file, listener, tmp_path):
