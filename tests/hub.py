@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-_INFO = re.compile(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?")
-_TREE = re.compile(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)")
-_FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+_INFO = re.compile(r"/api/(?:models|datasets)/([^/]+/[^/]+)(?:/revision/([^/]+))?")
+_TREE = re.compile(r"/api/(?:models|datasets)/([^/]+/[^/]+)/tree/([^/]+)")
+_FILE = re.compile(r"/(?:datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
 
 def commit_hash(folder: Path) -> str:
@@ -66,6 +67,16 @@ def serving() -> Iterator[Hub]:
         thread.join()
 
 
+def ask(url: str, monkeypatch: Any, *, cache: Path) -> None:
+    """From here on this process's huggingface_hub asks the hub at `url` and keeps what it fetches in `cache`."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
@@ -113,6 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = self.hub.refusals[name]
             return self._send(status, b"{}", {"X-Error-Code": code} if code else {})
         if found := self._found(name, revision):
+            if not (found[1] / path).is_file():
+                return self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             raw = (found[1] / path).read_bytes()
             self._send(200, raw, {"X-Repo-Commit": found[0], "ETag": f'"{hashlib.sha1(raw).hexdigest()}"'})
         return None

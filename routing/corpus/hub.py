@@ -1,11 +1,12 @@
-"""Where a corpus argument lies: a path, or a data set of the hub, which is fetched once into the hub's own cache."""
+"""Where a corpus argument lies: a path, or a data set of the hub, one commit of which is fetched into the hub's own cache."""
 
 import re
 from pathlib import Path
 
-from routing.core.errors import InputError
+from routing.core.errors import RoutingError
 from routing.corpus.containers import check_readable
-from routing.corpus.strict_json import escape, printable
+from routing.corpus.strict_json import printable
+from routing.store.hub import fetch_file, fetch_files, pin_commit
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _HUB_ID = re.compile(rf"({_WORD}/{_WORD})@({_WORD})(?:/(.+))?")
@@ -14,7 +15,8 @@ _HUB_ID = re.compile(rf"({_WORD}/{_WORD})@({_WORD})(?:/(.+))?")
 def located(given: str) -> Path:
     """The file or folder that `given` names: a path, `org/name@revision`, or a file of it, `org/name@revision/path`.
 
-    Nothing of a data set is run: its files are read. InputError, StorageError for what isn't there, or can't be fetched.
+    A revision is one commit, found once; nothing of a data set is run, its files are read. InputError for what isn't there,
+    StorageError for what can't be read or fetched.
     """
     path = Path(given)
     match = _HUB_ID.fullmatch(given)
@@ -22,19 +24,11 @@ def located(given: str) -> Path:
         check_readable(path, name=printable(given))
         return path
     name, revision, file = match.groups()
-    location = _fetched(given, name, revision=revision, file=file)
+    try:
+        one = pin_commit(name, revision, repo_type="dataset")
+        location = fetch_files(one) if file is None else fetch_file(one, file)
+    except RoutingError as error:
+        raise type(error)(f"{printable(given)}: no such file, and not fetched from the hub: {error}") from error
     if file is not None:
         check_readable(location, name=printable(given))
     return location
-
-
-def _fetched(given: str, name: str, *, revision: str, file: str | None) -> Path:
-    from huggingface_hub import hf_hub_download, snapshot_download
-
-    try:
-        if file is not None:
-            return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
-        return Path(snapshot_download(name, repo_type="dataset", revision=revision))
-    except Exception as error:  # the hub, the network and the cache fail in kinds of their own
-        told = escape(" ".join(str(error).split()), 120)
-        raise InputError(f"{printable(given)}: no such file, and not fetched from the hub: {told}") from None

@@ -170,7 +170,7 @@ def _settled_policy(request: MeasureRequest, progress: Progress) -> str:
             raise InputError(f"{out}: was measured with {old}, {moved} is {now.commit} now; {then}choose another --out")
     if now.asked != now.commit:
         progress.note(f"{now.name}: {now.asked or 'the default branch'} is commit {now.commit}")
-    return now.policy
+    return now.pinned
 
 
 def _require_vocabulary(corpus: Corpus, vocabulary: int) -> None:

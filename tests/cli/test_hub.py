@@ -12,7 +12,7 @@ from routing.core.errors import InputError, StorageError
 from routing.measure import hub as ours
 from routing.store.run import read_manifest
 from tests.conftest import REPOSITORY
-from tests.hub import serving
+from tests.hub import ask, serving
 from tests.policies import write_tiny_policy
 
 NAME = "shop/tiny-moe"
@@ -39,12 +39,7 @@ def hub():
 @pytest.fixture
 def online(hub, tmp_path, monkeypatch):
     """This process's huggingface_hub asks the hub of the test."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    ask(hub.url, monkeypatch, cache=tmp_path / "home" / "hub")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     return hub
 

@@ -7,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from chat_rows import chat
 
-from routing.core.errors import InputError
+from routing.core.errors import InputError, StorageError
+from routing.corpus.hub import located
+from tests.hub import ask, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CALLED = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
@@ -83,3 +85,55 @@ def test_a_data_set_that_cannot_be_loaded_is_refused_in_one_line(read, snapshot)
     with pytest.raises(InputError, match=r"cannot be read as a dataset \(name one of its files") as caught:
         read("invented/shop@v1")
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def online(tmp_path, monkeypatch):
+    with serving() as hub:
+        ask(hub.url, monkeypatch, cache=tmp_path / "cache")
+        yield hub
+
+
+def _push(hub, folder, text):
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text(json.dumps(chat(text)))
+    return hub.push("invented/shop", folder)
+
+
+@pytest.mark.parametrize("file", ["", "/rows.jsonl"])
+def test_a_branch_is_one_commit_and_that_commit_is_read(online, tmp_path, file):
+    first = _push(online, tmp_path / "first", "x")
+    location = located(f"invented/shop@main{file}")
+    assert f"snapshots/{first}" in str(location)
+    second = _push(online, tmp_path / "second", "y")
+    assert f"snapshots/{second}" in str(located(f"invented/shop@main{file}"))
+    assert [one for one in online.requests if "/main" in one] == ["/api/datasets/invented/shop/revision/main"] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("invented/none@main", "invented/none: not on the hub, or private; check the name"),
+        ("invented/shop@v9", "invented/shop: has no revision 'v9'"),
+        ("invented/shop@main/none.jsonl", "invented/shop: has no such file in commit"),
+    ],
+)
+def test_what_is_not_on_the_hub_is_the_users_input(online, tmp_path, given, said):
+    _push(online, tmp_path / "first", "x")
+    with pytest.raises(InputError, match=f"^{given}: no such file, and not fetched from the hub: {said}") as told:
+        located(given)
+    assert online.url not in str(told.value)
+
+
+@pytest.mark.fault(
+    "the hub is unreachable when a corpus is asked for",
+    how="an endpoint on localhost where nothing listens, with a password in its address",
+    tries=2,
+    outcome="exit 4, one line that does not repeat the address",
+)
+@pytest.mark.parametrize("file", ["", "/rows.jsonl"])
+def test_a_hub_that_is_unreachable_is_input_output(tmp_path, monkeypatch, file):
+    ask("http://user:secret@127.0.0.1:9", monkeypatch, cache=tmp_path)
+    with pytest.raises(StorageError, match="the hub can't be reached") as told:
+        located(f"invented/shop@main{file}")
+    assert "secret" not in str(told.value)
