@@ -95,7 +95,7 @@ def sql(
     if text is None and sys.stdin.isatty():
         _prompt(session, shape)
     else:
-        _answer(session, sys.stdin.read() if text is None else text, shape)
+        _answer(session, _piped() if text is None else text, shape)
 
 
 def _split(arguments: list[str]) -> tuple[list[Path], str | None]:
@@ -109,6 +109,13 @@ def _split(arguments: list[str]) -> tuple[list[Path], str | None]:
     if len(arguments) == 1:
         raise InputError(f"{last[:60]!r}: a query and no run; routing sql RUN... QUERY")
     return [Path(one) for one in arguments[:-1]], read_text(Path(last), what="a query") if is_file else last
+
+
+def _piped() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InputError(f"sql: the query is not UTF-8 at byte {error.start}") from error
 
 
 @contextlib.contextmanager

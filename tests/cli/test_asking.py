@@ -284,3 +284,14 @@ def test_a_limit_that_limits_nothing_is_refused(invoke, runs, flag, value):
 @pytest.mark.parametrize("flags", [("--memory-gb", "0.1"), ("--memory-gb", "100000"), ("--time-s", "1e6")])
 def test_the_ends_of_a_limits_range_are_in_it(invoke, runs, flags):
     assert _rows(_ask(invoke, runs[:1], "SELECT 1 AS one", "--json", *flags)) == [{"one": 1}]
+
+
+def test_a_query_that_is_no_text_is_the_askers_fault_and_not_the_runs(invoke, runs, tmp_path, monkeypatch):
+    strict = io.TextIOWrapper(io.BytesIO(b"\xff\xfe SELECT 1"), encoding="utf-8")
+    lenient = io.TextIOWrapper(io.BytesIO(b"\xff\xfe SELECT 1"), encoding="utf-8", errors="surrogateescape")
+    (tmp_path / "ask.sql").write_bytes(b"SELECT '\xff'")
+    for stream, last in [(strict, ()), (lenient, ()), (None, ("SELECT '\udcff'",)), (None, (tmp_path / "ask.sql",))]:
+        monkeypatch.setattr(sys, "stdin", stream)
+        code, out, err = invoke("sql", runs[0], *last)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "not UTF-8 at " in err
