@@ -34,7 +34,7 @@ from routing.cli.tables import print_table
 from routing.core.batches import require_view
 from routing.core.errors import InputError, RoutingError
 from routing.core.placement import PLACEMENT
-from routing.core.units import BYTES_PER_GB
+from routing.core.units import BYTES_PER_GB, parse_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,8 @@ def sql(
     format: Annotated[
         str | None, typer.Option("--format", help="table, csv or parquet. Default: a table in a terminal, csv in a pipe.")
     ] = None,
-    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.1, help="What a query may take; GB = 1e9 bytes.")] = 4,
-    time_s: Annotated[float, typer.Option("--time-s", min=0.1, help="Seconds by the clock that a query may take.")] = 60,
+    memory_gb: Annotated[str, typer.Option("--memory-gb", help="What a query may take; GB = 1e9 bytes.")] = "4",
+    time_s: Annotated[str, typer.Option("--time-s", help="Seconds by the clock that a query may take.")] = "60",
     as_json: Json = False,
 ) -> None:
     """Ask runs in SQL. Views: loads, segments, trajectories, paths, batches, rank_loads, imbalance; docs/sql.md has them."""
@@ -87,12 +87,15 @@ def sql(
         view=view,
         order=order_of(order),
         placement=find_placement(placement),
-        limits=Limits(memory_gb=memory_gb, time_s=time_s),
+        limits=Limits(
+            memory_gb=float(parse_number(memory_gb, name="--memory-gb", of="GB (1e9 bytes)", low="0.1", high="100000")),
+            time_s=float(parse_number(time_s, name="--time-s", of="seconds", low="0.1", high="1000000")),
+        ),
     )
     if text is None and sys.stdin.isatty():
         _prompt(session, shape)
     else:
-        _answer(session, sys.stdin.read() if text is None else text, shape)
+        _answer(session, _piped() if text is None else text, shape)
 
 
 def _split(arguments: list[str]) -> tuple[list[Path], str | None]:
@@ -106,6 +109,13 @@ def _split(arguments: list[str]) -> tuple[list[Path], str | None]:
     if len(arguments) == 1:
         raise InputError(f"{last[:60]!r}: a query and no run; routing sql RUN... QUERY")
     return [Path(one) for one in arguments[:-1]], read_text(Path(last), what="a query") if is_file else last
+
+
+def _piped() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InputError(f"sql: the query is not UTF-8 at byte {error.start}") from error
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """The verbs that price memory: `estimate`, `wave`, `replay`."""
 
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from routing.cli.common import Allowances, Json, Placed, print_answer, warn
 from routing.cli.plain import say
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.placement import PLACEMENT
-from routing.core.units import BYTES_PER_GB
+from routing.core.units import BYTES_PER_GB, parse_number
 
 WaveFile = Annotated[Path, typer.Argument(help="A wave, YAML or JSON, as a planner recorded it or `routing wave` laid it out.")]
 Model = Annotated[str | None, typer.Option("--model", help="A bundled model or a config.json, instead of the wave's model.")]
@@ -60,6 +59,9 @@ def estimate(
         "lower_by_observed": lower_by_observed,
         "outside_bytes": outside_bytes,
     }
+    budget = None
+    if budget_gb is not None:
+        budget = parse_number(budget_gb, name="--budget-gb", of="GB (1e9 bytes)", low="0.000000001", high="1000000000")
     priced = estimate_stage(
         EstimateRequest(
             wave=wave,
@@ -67,7 +69,7 @@ def estimate(
             model=model,
             options=options,
             placement=placement,
-            budget_bytes=None if budget_gb is None else _gb(budget_gb),
+            budget_bytes=None if budget is None else int(budget * BYTES_PER_GB),
             comparison=comparison,
         )
     )
@@ -106,13 +108,3 @@ def replay(
     same = replay_stage(wave, recorded=recorded, allowances=allowances, model=model)
     text = f"{same['replayed']}: the same {same['total_bytes']:,} bytes in {same['terms']} terms"
     print_answer(same, as_json, lambda _body: say(text))
-
-
-def _gb(text: str) -> int:
-    try:
-        num_bytes = Decimal(text) * BYTES_PER_GB if len(text) <= 32 else Decimal("NaN")
-    except InvalidOperation:
-        num_bytes = Decimal("NaN")
-    if not num_bytes.is_finite() or not 1 <= num_bytes < 10**18:
-        raise InputError(f"--budget-gb: {text[:40]!r} is no number of GB (1e9 bytes) above 0")
-    return int(num_bytes)

@@ -1,6 +1,7 @@
 """Sizes as people write them, and bytes as people read them."""
 
 import re
+from decimal import Decimal, InvalidOperation
 
 from routing.core.errors import InputError
 
@@ -34,6 +35,20 @@ def parse_size_list(text: str, *, name: str) -> tuple[int, ...]:
     if len(set(sizes)) != len(sizes):
         raise InputError(f"{name}: {text!r} names a size twice")
     return sizes
+
+
+def parse_number(text: str, *, name: str, of: str, low: str, high: str) -> Decimal:
+    """A number from `low` to `high`, exact; `of` is what it counts, for the message.
+
+    `name` is the flag that held it. Raises InputError for anything else: text, NaN, what is infinite or out of range.
+    """
+    try:
+        number = Decimal(text) if len(text) <= 32 else Decimal("NaN")
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or not Decimal(low) <= number <= Decimal(high):
+        raise InputError(f"{name}: {text[:40]!r} is no number of {of} from {low} to {high}")
+    return number
 
 
 def format_gb(num_bytes: int) -> str:

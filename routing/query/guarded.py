@@ -52,6 +52,7 @@ class Question:
 
 def read_question(text: str) -> Question:
     """`text` parsed and held to what is allowed; InputError says what is not."""
+    _require_utf8(text)
     con = connect()
     try:
         tree = json.loads(ask(con, "sql/parsed.sql", query=text)[0]["tree"])
@@ -77,6 +78,14 @@ def read_question(text: str) -> Question:
         joins=tuple(_join(node) for node in nodes if node.get("type") == "JOIN"),
         is_of_schema=any(node.get("type") == "SHOW_REF" for node in nodes),
     )
+
+
+def _require_utf8(text: str) -> None:
+    """A terminal's or pipe's bytes that are no UTF-8 come as lone surrogates, which no database takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"sql: the query is not UTF-8 at character {error.start}") from error
 
 
 def _require_allowed(node: dict[str, Any]) -> None:

@@ -271,3 +271,27 @@ def test_runs_of_one_name_an_unfinished_and_a_failing_one_are_refused(invoke, ru
         answered = invoke("sql", *folders, "SELECT 1 AS one")
         assert (answered[0], answered[1]) == (code, "")
         assert word in answered[2]
+
+
+@pytest.mark.parametrize("flag", ["--memory-gb", "--time-s"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "0", "-1", "0.09", "lots", ""])
+def test_a_limit_that_limits_nothing_is_refused(invoke, runs, flag, value):
+    code, out, err = _ask(invoke, runs[:1], "SELECT 1", f"{flag}={value}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{flag}: {value!r} is no number of " in err
+
+
+@pytest.mark.parametrize("flags", [("--memory-gb", "0.1"), ("--memory-gb", "100000"), ("--time-s", "1e6")])
+def test_the_ends_of_a_limits_range_are_in_it(invoke, runs, flags):
+    assert _rows(_ask(invoke, runs[:1], "SELECT 1 AS one", "--json", *flags)) == [{"one": 1}]
+
+
+def test_a_query_that_is_no_text_is_the_askers_fault_and_not_the_runs(invoke, runs, tmp_path, monkeypatch):
+    strict = io.TextIOWrapper(io.BytesIO(b"\xff\xfe SELECT 1"), encoding="utf-8")
+    lenient = io.TextIOWrapper(io.BytesIO(b"\xff\xfe SELECT 1"), encoding="utf-8", errors="surrogateescape")
+    (tmp_path / "ask.sql").write_bytes(b"SELECT '\xff'")
+    for stream, last in [(strict, ()), (lenient, ()), (None, ("SELECT '\udcff'",)), (None, (tmp_path / "ask.sql",))]:
+        monkeypatch.setattr(sys, "stdin", stream)
+        code, out, err = invoke("sql", runs[0], *last)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "not UTF-8 at " in err
