@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from routing.audit.facts import Facts
 from routing.audit.words import exact, listed, place
-from routing.core.coverage import covered_share, next_exceeds
+from routing.core.coverage import NUM_TO_COVER, covered_share, next_exceeds
 
 NUM_NEXT_BATCHES = 1000
 # In coverage sentences of a table: what the page tells as a table of its own, or once for all EP sizes.
@@ -52,7 +52,7 @@ def limits(facts: Facts) -> tuple[str, ...]:
     found = [
         "The chances are of exceeding the largest imbalance seen, not the allowance, which lies above it by its slack; they "
         "suppose that the next batches come as the measured ones did.",
-        "To cover 95% of batches at 95% confidence takes 59 batches, to cover 99% takes 299.",
+        f"To cover 95% of batches at 95% confidence takes {NUM_TO_COVER} batches, to cover 99% takes 299.",
         f"Only min(EP, E/k) is proven, E experts and k of them a token: {ceilings(facts)}. No sample proves that less is enough.",
     ]
     if not any(one.entry.evidence.held_out for one in facts.entries):
@@ -76,3 +76,9 @@ def ceilings(facts: Facts) -> str:
     """`2.0 at EP 2 and 4.0 at EP 4`: what no batch can exceed."""
     found = {one.entry.ep: one.entry.evidence.ceiling for one in facts.entries}
     return listed(f"{exact(value)} at EP {ep}" for ep, value in sorted(found.items()))
+
+
+def uncalibrated(facts: Facts) -> tuple[int, ...]:
+    """Batch sizes of the table that no calibration at hand is of, the largest first; none where there is no calibration."""
+    sizes = {one.entry.batch_tokens for one in facts.entries} - {one.batch_tokens for one in facts.calibrations}
+    return tuple(sorted(sizes, reverse=True)) if facts.calibrations else ()

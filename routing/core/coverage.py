@@ -1,6 +1,7 @@
 """What the largest of n batches says of the next ones, supposing nothing but that they come as the n did."""
 
 CONFIDENCE = 0.95
+NUM_TO_COVER = 59  # the fewest batches whose largest covers 95%: 0.05^(1/59) = 0.9505, 0.05^(1/58) = 0.9497
 
 
 def covered_share(num_batches: int) -> float:
