@@ -7,6 +7,7 @@ from decimal import Decimal
 from routing.audit.entries import EntryFacts
 from routing.audit.facts import Facts
 from routing.audit.words import beside, exact, exceeding, listed, number_of, quoted, ratio, size
+from routing.core.coverage import NUM_TO_COVER
 from routing.core.judgement import HeldOut
 
 _THIN_SLACK = Decimal("0.1")  # a step of the usual grid: the next odd batch may exceed it
@@ -37,22 +38,30 @@ def rests_on(one: EntryFacts) -> str:
     """The largest imbalance that the entry was made from, and in how many batches."""
     evidence = one.entry.evidence
     most = evidence.observed_max
-    seen = "no worst is stated" if most is None else f"worst seen {beside(most.imbalance, one.entry.allowance)}"
+    seen = "no worst is stated" if most is None else f"worst seen: {beside(most.imbalance, one.entry.allowance)}"
     if one.entry.status == "published":
         return f"published, {seen}"
     if one.entry.status in ("implied", "proven"):
         return f"{one.entry.status}, no batch"
-    return f"{seen} of {number_of(evidence.num_batches, 'batch', 'batches')}"
+    return f"{seen}, in {number_of(evidence.num_batches, 'batch', 'batches')}"
 
 
 def stands(one: EntryFacts) -> str:
     """What these runs and the fit's own tests say of it."""
     if one.outcome != "holds":
         return {"exceeded": "does not hold", "proven": "proven ceiling", "unmeasured": "not measured here"}[one.outcome]
-    fits = "fits its own data" if one.is_its_own else "holds here"
-    if one.is_validated is None:
-        return f"{fits}; no held-out test" if one.is_its_own else fits
-    return f"{fits}; {'held-out halves hold' if one.is_validated else 'failed held-out'}"
+    found = ["fits its own data" if one.is_its_own else "holds here"]
+    if one.is_validated is False:
+        return "; ".join([*found, "failed held-out"])
+    if one.is_validated:
+        found.append("held-out halves hold")
+    elif one.is_its_own:
+        found.append("no held-out test")
+    if one.failed_parts:
+        found.append(f"a held-out {listed(one.failed_parts)} failed")
+    if one.few_batches is not None:
+        found.append(f"only {number_of(one.few_batches, 'batch', 'batches')} a policy ({NUM_TO_COVER} cover 95%)")
+    return "; ".join(found)
 
 
 def _weak_sides(entries: list[EntryFacts]) -> Iterator[str]:
@@ -79,7 +88,11 @@ def _of_entry(one: EntryFacts) -> Iterator[str]:
         if judged.num_above:
             yield _failed(judged)
     if one.slack is not None and 0 <= one.slack < _THIN_SLACK and one.outcome == "holds":
-        yield f"{ratio(one.slack, 2)} of slack left"
+        slack = ratio(one.slack, 2)
+        if one.entry.evidence.binds == "observed":
+            yield f"this is the largest seen, rounded up: no margin beyond rounding ({slack})"
+        else:
+            yield f"{slack} of slack left"
 
 
 def _failed(judged: HeldOut) -> str:

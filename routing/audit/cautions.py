@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from routing.audit.claims import RunIdentity, evidence_of, unmeasured
 from routing.audit.facts import Facts
 from routing.audit.peaks import untested_eps
+from routing.audit.reach import uncalibrated
 from routing.audit.words import exact, exceeding, listed, number_of, place, places, quoted, size
 from routing.core.allowance import Entry
+from routing.core.coverage import NUM_TO_COVER, covered_percent
 from routing.core.judgement import HeldOut
 
 NUM_NAMED = 3  # held-out parts in one sentence; the page has them all in a table
@@ -21,10 +23,8 @@ def cautions(facts: Facts) -> Iterator[str]:
         if run.num_without_router:
             left_out = number_of(run.num_without_router, "trajectory", "trajectories")
             yield f"{quoted(run.name)}: {left_out} left out (--skip-bad), to which a router gave NaN, Inf or equal logits."
-    if marked := [run for run in facts.runs if run.markings]:
-        words = dict.fromkeys(word for run in marked for word in run.markings)
-        names = listed(quoted(run.name) for run in marked)
-        yield f"Not production numbers: the names of policy or corpus of {names} say {listed(words)}."
+    yield from _marked(facts)
+    yield from _few_batches(facts)
     thin = sorted({one.entry.batch_tokens for one in facts.entries if "low_evidence" in one.warning_codes}, reverse=True)
     if thin:
         yield f"Evidence is low at {listed(map(size, thin))} tokens, see the warnings in the allowance table."
@@ -34,6 +34,37 @@ def cautions(facts: Facts) -> Iterator[str]:
     yield from _left_out(facts)
     if facts.table.override is not None:
         yield f"Entries were edited by hand. {facts.table.override.name} answers for that: {facts.table.override.reason}"
+
+
+def _marked(facts: Facts) -> Iterator[str]:
+    """Words in the names of policies and files that say what the runs are not; words of the same runs together."""
+    words: dict[tuple[str, ...], list[str]] = {}
+    for word in dict.fromkeys(word for run in facts.runs for word in run.markings):
+        words.setdefault(tuple(run.name for run in facts.runs if word in run.markings), []).append(word)
+    if words:
+        told = listed(f"{_who(len(names), len(facts.runs))} marked {listed(found)}" for names, found in words.items())
+        yield f"Not production numbers: by the names of policy or corpus {told}."
+
+
+def _who(num: int, num_runs: int) -> str:
+    if num == num_runs:
+        return {1: "the run is", 2: "both runs are"}.get(num, f"all {num} runs are")
+    return "one is" if num == 1 else f"{num} are"
+
+
+def _few_batches(facts: Facts) -> Iterator[str]:
+    """Batch sizes at which the largest imbalance seen says little of the next batches."""
+    found: dict[int, int] = {}
+    for one in facts.entries:
+        if one.few_batches is not None:
+            tokens = one.entry.batch_tokens
+            found[tokens] = min(one.few_batches, found.get(tokens, one.few_batches))
+    for batch_tokens, num_batches in sorted(found.items(), reverse=True):
+        untried = "; the rule was not tried at that size" if batch_tokens in uncalibrated(facts) else ""
+        yield (
+            f"Few batches of {size(batch_tokens)} tokens: {num_batches} a policy, of which the largest covers only "
+            f"{covered_percent(num_batches)} of batches at 95% confidence ({NUM_TO_COVER} batches cover 95%){untried}."
+        )
 
 
 def _own_runs(facts: Facts) -> Iterator[str]:
@@ -55,13 +86,17 @@ def _halves(facts: Facts) -> Iterator[str]:
     if not failed:
         return
     named = [
-        f"{exceeding(one.num_above, one.num_batches, f'batches of {quoted(one.label)}')} {exact(one.allowance)} at {place(entry)}"
+        f"{exceeding(one.num_above, one.num_batches, f'batches of {quoted(one.label)}')} {exact(one.allowance)} "
+        f"at {place(entry)} (the table has {exact(entry.allowance)})"
         for one, entry in failed[:NUM_NAMED]
     ]
     among = ", among others" if len(failed) > NUM_NAMED else ""
     entries = [one.entry for one in facts.entries if one.is_validated is False]
+    allowed = list(dict.fromkeys(exact(one.allowance) for one, _ in failed[:NUM_NAMED]))
+    verb = "is" if len(allowed) == 1 else "are"
     yield (
-        f"Not validated at {places(entries)}: {listed(named)}{among}, each fitted on the run's other half."
+        f"Not validated at {places(entries)}: {listed(named)}{among}; {listed(allowed)} {verb} what the run's other half alone "
+        "would allow."
     )
 
 
@@ -105,7 +140,8 @@ def not_covered(facts: Facts) -> Iterator[str]:
         names = listed(quoted(run.name) for run in facts.runs if run.device == device)
         yield f"Other devices and number types than {device}, of {names}: rounded otherwise, a router picks other experts at ties"
     if dirty := [quoted(run.name) for run in facts.runs if run.is_dirty]:
-        yield f"The program of {listed(dirty)} in full: its checkout had uncommitted changes, which the recorded commit lacks"
+        verb = "was" if len(dirty) == 1 else "were"
+        yield f"Exact code: {listed(dirty)} {verb} made from uncommitted changes, which the recorded commit lacks"
     untested = untested_eps([entry.ep for entry in entries], facts.peaks)
     if untested:
         yield f"Memory at EP {listed(untested)}: no measured peak is at hand there, so no estimate was compared with a real step"

@@ -8,9 +8,10 @@ from typing import Literal
 from routing.audit.claims import Comparison, Outcome, evidence_fault, evidence_of
 from routing.audit.difference import held_out_of
 from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
+from routing.core.coverage import NUM_TO_COVER
 from routing.core.judgement import Level
 
-Standing = Literal["exceeded", "unvalidated", "untested", "holds", "proven", "unmeasured"]
+Standing = Literal["exceeded", "unvalidated", "untested", "limited", "holds", "proven", "unmeasured"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +50,33 @@ class EntryFacts:
         return None if held_out is None else not held_out[0]
 
     @property
+    def failed_parts(self) -> tuple[str, ...]:
+        """`policy` and `source` where a fit without one of them is exceeded in it."""
+        failed = {one.kind for one in self.entry.evidence.held_out or () if one.num_above}
+        return tuple(word for kind, word in (("policy", "policy"), ("stratum", "source")) if kind in failed)
+
+    @property
+    def few_batches(self) -> int | None:
+        """The fewest batches of a policy in its evidence where their largest covers under 95%; None where it covers more."""
+        if self.entry.status not in ("fitted", "headroom"):
+            return None
+        fewest = min((one.num_batches for one in self.entry.evidence.policies if one.num_batches), default=NUM_TO_COVER)
+        return fewest if fewest < NUM_TO_COVER else None
+
+    @property
     def standing(self) -> Standing:
-        """`outcome`; what holds is `unvalidated` where a held-out half failed, `untested` where only its own runs say so."""
+        """`outcome`; of what holds the first of these that is so.
+
+        `unvalidated`: a held-out half failed. `untested`: only its own runs say so. `limited`: a held-out policy or source
+        failed, or there are few batches.
+        """
         if self.outcome != "holds":
             return self.outcome
         if self.is_validated is False:
             return "unvalidated"
-        return "untested" if self.is_its_own and self.is_validated is None else "holds"
+        if self.is_its_own and self.is_validated is None:
+            return "untested"
+        return "limited" if self.failed_parts or self.few_batches is not None else "holds"
 
     @property
     def warning_codes(self) -> frozenset[str]:

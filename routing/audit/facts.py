@@ -83,7 +83,8 @@ class RunFacts:
     """One run; `name` tells it from the others on the page. Tokens are of the whole run.
 
     `script` makes the run's tables in DuckDB again, for whoever pastes it. `origin` is `measured` by forward passes, or
-    `recorded` by another engine and imported. `device` names it with its number type, empty for a recorded run; `is_dirty` where
+    `recorded` by another engine and imported. `num_units` is of what moves together, as the table's units are.
+    `device` names it with its number type, empty for a recorded run; `is_dirty` where
     the program that measured it held more than its commit.
     """
 
@@ -114,6 +115,7 @@ class RunFacts:
     script: str = ""
     device: str = ""
     is_dirty: bool = False
+    num_units: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,11 +18,12 @@ _NAMED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LegendItem:
-    """A mark, the CSS colour it has, what it stands for."""
+    """A mark, the CSS colour it has, what it stands for; `stroke` is the CSS width and style of a line instead of a glyph."""
 
-    glyph: str
     colour: str
     text: str
+    glyph: str = ""
+    stroke: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class Figure:
     query: str
 
 
-_UNIFORM_ITEM = LegendItem(glyph="\u2508\u2508", colour="var(--muted)", text="a uniform router (computed)")
+_UNIFORM_ITEM = LegendItem(stroke="2px dotted", colour="var(--muted)", text="a uniform router (computed)")
 
 
 def reference_size(runs: Sequence[RunFacts]) -> int | None:
@@ -128,8 +129,8 @@ def _by_size(facts: Facts, eps: Sequence[int]) -> Figure:
         title="Worst imbalance by batch size",
         caption="Each point is the worst layer of the worst batch. As a rule smaller batches are less even, so that an allowance "
         "belongs to its batch size; larger ones are fewer here, so that their worst is seen less well. The dotted line is what a "
-        "router without preferences would show by drawing alone, over as many layers and batches: anything above it is router "
-        "preference.",
+        "router without preferences would show by drawing alone, over as many layers and batches (the median): well above it is "
+        "more than drawing explains.",
         legend=(*run_legend(names), _UNIFORM_ITEM, allowance_item(any(allowed.values()), "bar")),
         panels=tuple(panels),
         query="sql/imbalance.sql",
@@ -218,4 +219,4 @@ def run_legend(names: Sequence[str]) -> list[LegendItem]:
 def allowance_item(is_drawn: bool, shape: str) -> LegendItem:
     """The allowance's mark, or that there is none."""
     text = f"allowance ({shape})" if is_drawn else "no allowance is in the table for this batch size"
-    return LegendItem(glyph="\u2504\u2504" if shape == "dashed line" else "\u2501", colour="var(--allowance)", text=text)
+    return LegendItem(stroke="2px dashed" if shape == "dashed line" else "3px solid", colour="var(--allowance)", text=text)

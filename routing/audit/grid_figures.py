@@ -44,8 +44,9 @@ def _heat(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         )
     return Figure(
         name="heat",
-        title=f"Layers by EP size: each layer's worst, batches of {size(chosen)} tokens",
-        caption="With more ranks, each holds fewer experts, so imbalance grows with EP. A number measured at one EP size "
+        title="Layers by EP size",
+        caption=f"Each layer's worst over batches of {size(chosen)} tokens. With more ranks, each holds fewer experts, so "
+        "imbalance grows with EP. A number measured at one EP size "
         "does not carry over to another, where another layer may be the worst.",
         legend=(_SHADE,),
         panels=tuple(panels),
@@ -76,9 +77,10 @@ def _ranks(facts: Facts, eps: Sequence[int], chosen: int) -> Figure:
         panels.append(Panel(title=f"{where}{', the worst of all' if is_worst else ''}", svg=drawn))
     return Figure(
         name="ranks",
-        title=f"Layers by rank in the worst batch: of {size(chosen)} tokens at each EP size, and the worst of all",
-        caption="Each panel is the batch with the largest imbalance of all runs at its EP and batch size. A rank below 1.00 "
-        "waits with memory to spare; the framed one is what the allowance must hold.",
+        title="Layers by rank in the worst batches",
+        caption=f"Each panel is the batch with the largest imbalance of all runs: of {size(chosen)} tokens at each EP size, and "
+        "the worst of all. Layers, batches and ranks count from 0. A rank below 1.00 waits with memory to spare; the framed one "
+        "is what the allowance must hold.",
         legend=(_SHADE, _FRAME),
         panels=tuple(panels),
         query="sql/worst_rank_loads.sql",
@@ -167,7 +169,7 @@ def peak_figure(peaks: Sequence[PeakFacts]) -> Figure | None:
     legend = [
         LegendItem(glyph="\u25a0", colour=term_colour(place), text=name.replace("_", " ")) for place, name in enumerate(terms)
     ]
-    line = LegendItem(glyph="\u2504\u2504", colour="var(--allowance)", text="the measured peak (dashed line)")
+    line = LegendItem(stroke="2px dashed", colour="var(--allowance)", text="the measured peak (dashed line)")
     return Figure(
         name="alive",
         title="What is alive at the estimated peak, by rank",

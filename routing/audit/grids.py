@@ -40,7 +40,7 @@ def cell_chart(cells: Sequence[Cell], *, column: str, top: float) -> str:
     shown = f"datum.value % {every} == 0 ? datum.label : ''"
     y = alt.Y("layer:O", title="layer", sort=layers, axis=alt.Axis(ticks=False, domain=False, labelExpr=shown))
     rows = [asdict(one) | {"label": f"{one.value:.2f}"} for one in cells]
-    shade = alt.Opacity("value:Q", scale=alt.Scale(domain=[1, top], range=[0.04, 0.6], clamp=True), legend=None)
+    shade = alt.Opacity("value:Q", scale=alt.Scale(domain=[1, top], range=[0.04, 0.5], clamp=True), legend=None)
     base = inline(rows).encode(x=x, y=y)
     drawn: list[Any] = [base.mark_rect(color="var(--heat)").encode(opacity=shade)]
     worst = [one for one in rows if one["is_worst"]]

@@ -14,10 +14,11 @@ from routing.audit.facts import Facts, RunFacts
 from routing.audit.figures import reference_size, series_figures
 from routing.audit.grid_figures import grid_figures, peak_figure
 from routing.audit.peaks import untested_eps
-from routing.audit.reach import limits, reach, stated
+from routing.audit.reach import limits, reach, stated, uncalibrated
 from routing.audit.verdict import furthest, judge
 from routing.audit.words import beside, count, dash, exact, gigabytes, listed, number_of, percent, quoted, ratio, signed, size
 from routing.core.coverage import covered_percent
+from routing.core.judgement import HeldOut
 from routing.core.observed import BatchWorst
 
 NUM_SHOWN_ABOVE = 50
@@ -40,6 +41,16 @@ class LayerTable:
     batch_tokens: int
     columns: tuple[tuple[str, int], ...]
     rows: tuple[tuple[int, tuple[float | None, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusLine:
+    """What one or several runs read, in words and numbers; `num_units` is None where a run can't say."""
+
+    whose: str
+    num_trajectories: int
+    num_units: int | None
+    files: str
 
 
 def page(template: str, facts: Facts) -> str:
@@ -68,6 +79,7 @@ def page(template: str, facts: Facts) -> str:
         untested=untested_eps([one.entry.ep for one in facts.entries], facts.peaks),
         queries={one.name: one.text for one in facts.queries},
         uncalibrated=uncalibrated(facts),
+        calibrated=tuple(sorted({one.batch_tokens for one in facts.calibrations}, reverse=True)),
         held_out=[judged for one in facts.entries if one.entry.layer == "all" for judged in one.entry.evidence.held_out or ()],
         grid_sizes=sorted({one.entry.batch_tokens for one in facts.entries if one.entry.layer == "all"}, reverse=True),
         above=tuple(
@@ -75,10 +87,41 @@ def page(template: str, facts: Facts) -> str:
         ),
         num_above=sum(len(one.above) for one in facts.comparisons),
         layer_table=layer_table(facts.runs),
+        corpora=corpora(facts.runs),
+        held_out_part=held_out_part,
         binding=binding,
         rests_on=rests_on,
         stands=stands,
     )
+
+
+def corpora(runs: Sequence[RunFacts]) -> tuple[CorpusLine, ...]:
+    """A line for each corpus, in the order of the runs."""
+    found: dict[str, list[RunFacts]] = {}
+    for run in runs:
+        found.setdefault(run.corpus_hash, []).append(run)
+    return tuple(_corpus_line(same, len(runs)) for same in found.values())
+
+
+def _corpus_line(same: Sequence[RunFacts], num_runs: int) -> CorpusLine:
+    one, names = same[0], [file.name for file in same[0].files]
+    whose = "It" if num_runs == 1 else listed(quoted(run.name) for run in same)
+    if len(same) > 1 and len(same) == num_runs:
+        whose = "Both" if num_runs == 2 else f"All {num_runs}"
+    rest = [f"{len(names) - 1} more"] if len(names) > words.MOST_NAMED else names[1:]
+    return CorpusLine(
+        whose=f"{whose} read{' the same text:' if len(same) > 1 else ''}",
+        num_trajectories=one.num_trajectories,
+        num_units=one.num_units,
+        files=f"{number_of(len(names), 'file')} ({listed([*names[:1], *rest])})" if names else "no file that is named",
+    )
+
+
+def held_out_part(judged: HeldOut) -> str:
+    """What was held out, by the page's words."""
+    if judged.kind == "stratum":
+        return f"source {judged.part.removeprefix('stratum ')}"
+    return judged.part if judged.part.startswith(judged.kind) else f"{judged.kind}: {judged.part}"
 
 
 def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:
@@ -96,8 +139,8 @@ def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:
 
 
 def title(facts: Facts) -> str:
-    """The model by name and shape: many a policy is called `policy`."""
-    return words.model_title(facts.table.model)
+    """The runs, else the model, with its shape."""
+    return words.audit_title(facts.table.model, [run.name for run in facts.runs])
 
 
 def sections(facts: Facts) -> tuple[tuple[str, str], ...]:
@@ -118,12 +161,6 @@ def sections(facts: Facts) -> tuple[tuple[str, str], ...]:
         ("queries", "SQL", True),
     ]
     return tuple((name, what) for name, what, is_there in found if is_there)
-
-
-def uncalibrated(facts: Facts) -> tuple[int, ...]:
-    """Batch sizes of the table that no calibration at hand is of, the largest first; none where there is no calibration."""
-    sizes = {one.entry.batch_tokens for one in facts.entries} - {one.batch_tokens for one in facts.calibrations}
-    return tuple(sorted(sizes, reverse=True)) if facts.calibrations else ()
 
 
 def short(text: str) -> str:

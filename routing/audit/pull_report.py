@@ -7,7 +7,7 @@ from routing.audit.entries import EntryFacts
 from routing.audit.facts import Facts
 from routing.audit.pull_request import code, plain
 from routing.audit.verdict import furthest, judge
-from routing.audit.words import DASH, exact, gigabytes, model_title, number_of, percent, ratio, signed, size
+from routing.audit.words import DASH, audit_title, exact, gigabytes, number_of, percent, ratio, signed, size
 
 MARK = "<!-- routing report -->"  # tells a file of ours from any other
 MAX_ROWS = 30
@@ -20,7 +20,7 @@ def report_markdown(facts: Facts) -> str:
     verdict = judge(facts)
     lines = [
         MARK,
-        f"### Routing audit of {code(model_title(facts.table.model))}: {_WORDS[verdict.kind]} {verdict.headline}",
+        f"### Routing audit of {code(_title(facts))}: {_WORDS[verdict.kind]} {verdict.headline}",
         "",
         f"**What to do.** {plain(verdict.action)}",
         "",
@@ -38,6 +38,10 @@ def report_markdown(facts: Facts) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _title(facts: Facts) -> str:
+    return audit_title(facts.table.model, [run.name for run in facts.runs])
 
 
 def _allowances(facts: Facts) -> Iterator[str]:

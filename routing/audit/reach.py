@@ -91,3 +91,9 @@ def ceilings(facts: Facts) -> str:
     """`2.0 at EP 2 and 4.0 at EP 4`: what no batch can exceed."""
     found = {one.entry.ep: one.entry.evidence.ceiling for one in facts.entries}
     return listed(f"{exact(value)} at EP {ep}" for ep, value in sorted(found.items()))
+
+
+def uncalibrated(facts: Facts) -> tuple[int, ...]:
+    """Batch sizes of the table that no calibration at hand is of, the largest first; none where there is no calibration."""
+    sizes = {one.entry.batch_tokens for one in facts.entries} - {one.batch_tokens for one in facts.calibrations}
+    return tuple(sorted(sizes, reverse=True)) if facts.calibrations else ()

@@ -52,7 +52,13 @@ def judge(facts: Facts) -> Verdict:
     return Verdict(
         kind=kind,
         headline=" ".join(failures) or _headline(facts, compared),
-        action=f"{_use(kind, len(exceeded), len(compared))} Until then only min(EP, experts / top-k) is safe: {ceilings(facts)}.",
+        action=" ".join(
+            [
+                _use(kind, len(exceeded), len(compared)),
+                f"Until then only min(EP, experts / top-k) is safe: {ceilings(facts)}.",
+                *_not_to_rely_on(compared),
+            ]
+        ),
         sentences=tuple(sentences),
         not_covered=tuple(not_covered(facts)),
     )
@@ -90,6 +96,18 @@ def _use(kind: Kind, num_exceeded: int, num_compared: int) -> str:
     return "Use these numbers only for the policies and data named here; for yours, measure and refit."
 
 
+def _not_to_rely_on(compared: Sequence[EntryFacts]) -> Iterator[str]:
+    """What failed on held-out halves, a sentence for each batch size: not even for the policies that it was fitted to."""
+    failed = [one.entry for one in compared if one.standing == "unvalidated" and one.entry.layer == "all"]
+    for batch_tokens in dict.fromkeys(entry.batch_tokens for entry in failed):
+        entries = [entry for entry in failed if entry.batch_tokens == batch_tokens]
+        allowances = listed(exact(entry.allowance) for entry in entries)
+        proven = listed(exact(entry.evidence.ceiling) for entry in entries)
+        yield (
+            f"At {places(entries)} do not rely on {allowances}, even for these policies: plan for {proven}, or measure more."
+        )
+
+
 def _peaks(facts: Facts) -> Iterator[str]:
     """How the estimates stand against measured peaks; like with like is without the buffer, which PyTorch can't show."""
     for one in facts.peaks:
@@ -120,18 +138,21 @@ def _measured(compared: Sequence[EntryFacts]) -> Iterator[str]:
     pairs = [one for facts in compared for one in facts.comparisons if one.worst is not None]
     closest = max(pairs, key=lambda one: one.worst.imbalance(one.entry.ep) / Fraction(one.entry.allowance) if one.worst else 0)
     if closest.worst is not None:
-        word, allowance = "The furthest above" if closest.above else "The closest", closest.entry.allowance
+        allowance, seen_there = closest.entry.allowance, closest.worst.decimal(closest.entry.ep)
+        word = "Furthest above its allowance" if closest.above else "Closest to its allowance"
+        is_worst = all(one.worst is None or one.worst.decimal(one.entry.ep) <= seen_there for one in pairs)
         yield (
-            f"{word}: {place(closest.entry)}, {beside(closest.worst.decimal(closest.entry.ep), allowance)} seen against "
-            f"{exact(allowance)} allowed ({quoted(closest.identity.label)}, layer {closest.worst.layer}, "
-            f"batch {count(closest.worst.batch)}, rank {closest.worst.rank})."
+            f"{word}{', and the worst seen' if is_worst else ''}: {place(closest.entry)}, {beside(seen_there, allowance)} seen "
+            f"against {exact(allowance)} allowed ({quoted(closest.identity.label)}, layer {closest.worst.layer}, "
+            f"batch {count(closest.worst.batch)}, rank {closest.worst.rank}; layers, batches and ranks count from 0)."
         )
 
 
 def _batches_by_size(seen: dict[tuple[RunIdentity, int], int]) -> Iterator[str]:
     for batch_tokens in sorted({one for _, one in seen}, reverse=True):
-        number = sum(batches for (_, one), batches in seen.items() if one == batch_tokens)
-        yield f"{count(number)} of {size(batch_tokens)} tokens"
+        by_run = sorted(batches for (_, one), batches in seen.items() if one == batch_tokens and batches)
+        each = count(by_run[0]) if by_run[:1] == by_run[-1:] else f"{count(by_run[0])} to {count(by_run[-1])}"
+        yield f"{count(sum(by_run))} of {size(batch_tokens)} tokens{f' ({each} a run)' if len(by_run) > 1 else ''}"
 
 
 def furthest(comparisons: Sequence[Comparison], limit: int) -> tuple[tuple[Comparison, int], ...]:

@@ -7,6 +7,7 @@ from routing.core.allowance import Entry, TableModel, decimal_text
 from routing.core.units import BYTES_PER_GB, format_size
 
 DASH = "\u2013"
+MOST_NAMED = 3  # runs or files in one sentence
 
 
 def ratio(value: float | Decimal | None, digits: int = 4) -> str:
@@ -66,9 +67,10 @@ def beside(value: float | Decimal, allowance: Decimal) -> str:
     return next((one for one in texts if (Decimal(one) > allowance) == (value > allowance)), f"{value:.9f}")
 
 
-def model_title(model: TableModel) -> str:
-    """`policy, 64 experts, top-8, 8 MoE layers`."""
-    return f"{model.name}, {model.num_experts} experts, top-{model.top_k}, {number_of(len(model.moe_layers), 'MoE layer')}"
+def audit_title(model: TableModel, runs: Sequence[str]) -> str:
+    """`'trained' and 'untrained', 64 experts, top-8, 8 MoE layers`: up to three runs, since many a model is called `policy`."""
+    name = listed(map(quoted, runs)) if 0 < len(runs) <= MOST_NAMED else model.name
+    return f"{name}, {model.num_experts} experts, top-{model.top_k}, {number_of(len(model.moe_layers), 'MoE layer')}"
 
 
 def place(entry: Entry) -> str:
@@ -109,7 +111,7 @@ def binding(binds: str) -> str:
         "floor": "a floor from outside",
         "ceiling": "the proven ceiling",
         "observed": "the largest imbalance seen",
-        "resampled": "resampled batches of all strata",
+        "resampled": "resampled batches of all sources",
     }
     return words.get(binds, binds)
 

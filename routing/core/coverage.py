@@ -5,6 +5,7 @@ The words of these sentences stand here: a fit writes them into a table, and an 
 
 CONFIDENCE = 0.95
 NEEDED_BATCHES = (("95%", 59), ("99%", 299))  # the least n with 1 - share**n of 95%
+NUM_TO_COVER = NEEDED_BATCHES[0][1]
 
 HELD_OUT = ", held out "
 NEXT_BATCH = "; chance that the next batch "

@@ -47,7 +47,7 @@ def measured(name: str, run: Run, the_cuts: Sequence[Cut], placement: Placement)
                 tables_of_page = _tables(run, tables, cut)
                 counts = Counts(**segment_loads(tables, eps=cut.eps, layers=run.manifest.shape.moe_layers))
     assert counts is not None  # a table has an entry, so there is a cut
-    facts = run_facts(name, run, tables_of_page)
+    facts = run_facts(name, run, tables_of_page | {"num_units": len(counts.unit_names)})
     return Measured(facts=facts, comparisons=tuple(comparisons), cautions=tuple(cautions), counts=counts)
 
 

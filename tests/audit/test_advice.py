@@ -26,12 +26,13 @@ def test_the_largest_size_comes_first():
 
 
 def test_a_number_names_the_worst_that_it_was_made_from_and_its_batches():
-    assert rests_on(_facts(entry("1.4"), cut((0, 0, 25)))) == "worst seen 1.25 of 17 batches"
-    assert rests_on(_facts(replace(entry("1.4"), status="published"), cut((0, 0, 25)))) == "published, worst seen 1.25"
+    assert rests_on(_facts(entry("1.4"), cut((0, 0, 25)))) == "worst seen: 1.25, in 17 batches"
+    assert rests_on(_facts(replace(entry("1.4"), status="published"), cut((0, 0, 25)))) == "published, worst seen: 1.25"
     assert rests_on(_facts(replace(entry("1.4"), status="implied"), cut((0, 0, 25)))) == "implied, no batch"
 
 
-OWN = policy_evidence(num_batches=1, observed_max="1.25")
+OWN = policy_evidence(num_batches=59, observed_max="1.25")  # 0.05^(1/59) = 0.9505
+FEW = policy_evidence(num_batches=58, observed_max="1.25")  # 0.05^(1/58) = 0.9497
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,30 @@ OWN = policy_evidence(num_batches=1, observed_max="1.25")
         (judged(entry("1.4", policies=(OWN,)), held_out(num_above=0)), 25, "fits its own data; held-out halves hold", "holds"),
         (judged(entry("1.4", policies=(OWN,)), held_out(num_above=1)), 25, "fits its own data; failed held-out", "unvalidated"),
         (judged(entry("1.4", policies=()), held_out(num_above=1)), 25, "holds here; failed held-out", "unvalidated"),
-        (judged(entry("1.4", policies=(OWN,)), held_out("policy", num_above=9)), 25, "fits its own data; no held-out test",
-         "untested"),
+        (
+            judged(entry("1.4", policies=(OWN,)), held_out("policy", num_above=9)),
+            25,
+            "fits its own data; no held-out test; a held-out policy failed",
+            "untested",
+        ),
+        (
+            judged(
+                entry("1.4", policies=(OWN,)),
+                held_out(num_above=0),
+                held_out("stratum", num_above=9),
+                held_out("policy", num_above=9),
+            ),
+            25,
+            "fits its own data; held-out halves hold; a held-out policy and source failed",
+            "limited",
+        ),
+        (
+            judged(entry("1.4", policies=(OWN, FEW)), held_out(num_above=0)),
+            25,
+            "fits its own data; held-out halves hold; only 58 batches a policy (59 cover 95%)",
+            "limited",
+        ),
+        (replace(entry("1.4", policies=(FEW,)), status="published"), 25, "fits its own data; no held-out test", "untested"),
     ],
 )
 def test_an_allowance_that_fits_its_own_data_does_not_stand_where_held_out_batches_exceed_it(one, rows, said, standing):
@@ -76,6 +99,12 @@ def test_every_held_out_part_that_failed_is_named_with_what_its_count_is_of():
 def test_little_slack_is_a_weak_side():
     (one,) = _advice((entry("1.3"), cut((0, 0, 25))))  # 1.3 - 1.25
     assert one.weak_sides == ("10 tokens: 0.05 of slack left",)
+
+
+def test_a_number_that_is_the_largest_seen_rounded_up_says_that_it_has_no_other_margin():
+    one = entry("1.3")
+    (found,) = _advice((replace(one, evidence=replace(one.evidence, binds="observed")), cut((0, 0, 25))))  # 1.3 - 1.25
+    assert found.weak_sides == ("10 tokens: this is the largest seen, rounded up: no margin beyond rounding (0.05)",)
 
 
 def test_published_figures_are_named_as_such():

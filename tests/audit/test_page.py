@@ -5,8 +5,8 @@ from dataclasses import replace
 from importlib.resources import files
 
 from routing.audit.claims import compare
-from routing.audit.facts import ShareRow
-from routing.audit.page import breakable, layer_table, page, short
+from routing.audit.facts import CorpusFile, ShareRow
+from routing.audit.page import CorpusLine, breakable, corpora, layer_table, page, short
 from tests.audit.made import cut, entry, facts, held_out, judged, policy_evidence, table
 
 TEMPLATE = files("routing.audit").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -73,6 +73,23 @@ def test_held_out_parts_are_listed_where_a_batch_exceeds_and_counted_where_none_
         text = page(TEMPLATE, facts(table(one), [compare(one, cut((0, 0, 25)))]))
         assert ('aria-label="Held-out results"' in text) is has_table
         assert said in " ".join(text.split())
+
+
+def test_runs_of_one_corpus_are_told_to_have_read_the_same_text():
+    one = entry("1.4", policies=())
+    made = facts(table(one), [compare(one, cut((0, 0, 25)))], names=("a", "b"))
+    files = tuple(
+        CorpusFile(name=f"{name}.json", format="made", rows=1, kept=1, refused=0, sha256="a" * 64) for name in "xyzw"
+    )
+    made = replace(made, runs=tuple(replace(run, files=files, num_units=2) for run in made.runs))
+    (both,) = corpora(made.runs)
+    assert both == CorpusLine(
+        whose="Both read the same text:", num_trajectories=3, num_units=2, files="4 files (x.json and 3 more)"
+    )
+    other = replace(made.runs[1], corpus_hash="e" * 64, files=files[:2])
+    first, second = corpora((made.runs[0], other))
+    assert (first.whose, second.whose, second.files) == ("'a' read", "'b' read", "2 files (x.json and y.json)")
+    assert "Both read the same text: 3 trajectories, <a href=\"#word-unit\">2 units</a>, of 4 files" in page(TEMPLATE, made)
 
 
 def test_hashes_are_short_and_file_names_break_at_their_own_marks():

@@ -26,7 +26,8 @@ def test_all_hold():
     # 26 x 2 / 40 = 1.3
     assert verdict.sentences == (
         "1 allowance at EP 2 was compared with every full batch of 1 measured run: 2 of 10 tokens.",
-        "The closest: EP 2 at 10 tokens, 1.30 seen against 1.4 allowed ('base', layer 1, batch 1, rank 0).",
+        "Closest to its allowance, and the worst seen: EP 2 at 10 tokens, 1.30 seen against 1.4 allowed ('base', "
+        "layer 1, batch 1, rank 0; layers, batches and ranks count from 0).",
     )
     assert verdict.action == (
         "Use these numbers only for the policies and data named here; for yours, measure and refit. "
@@ -41,7 +42,8 @@ def test_one_batch_above_fails_the_table():
     )
     verdict = _judged(*pairs)
     assert (verdict.kind, verdict.headline) == ("fails", "1 of 2 allowances does not hold.")
-    assert verdict.sentences[1].startswith("The furthest above: EP 2 at 10 tokens, 1.50 seen against 1.4 allowed")
+    said = "Furthest above its allowance, and the worst seen: EP 2 at 10 tokens, 1.50 seen against 1.4 allowed"
+    assert verdict.sentences[1].startswith(said)
     assert verdict.action.startswith("Do not plan with an allowance that was exceeded: fit again")
 
 
@@ -79,10 +81,35 @@ def test_a_table_that_failed_on_held_out_halves_is_open_and_says_where_first():
     verdict = _judged((good, cut((0, 0, 25))), (bad, cut((0, 0, 25), batch_tokens=5)))
     assert (verdict.kind, verdict.headline) == ("open", "Fits the runs it was made from; not validated at EP 2 with 5 tokens.")
     assert (
-        "Not validated at EP 2 with 5 tokens: 5 of 909 batches of 'base' exceed 1.2 at EP 2 at 5 tokens, each fitted on the "
-        "run's other half."
+        "Not validated at EP 2 with 5 tokens: 5 of 909 batches of 'base' exceed 1.2 at EP 2 at 5 tokens (the table has 1.6); "
+        "1.2 is what the run's other half alone would allow."
     ) in verdict.sentences
-    assert _judged((good, cut((0, 0, 25)))).kind == "holds"
+    assert verdict.action.endswith(
+        "At EP 2 with 5 tokens do not rely on 1.6, even for these policies: plan for 2.0, or measure more."
+    )
+    held = _judged((good, cut((0, 0, 25))))
+    assert held.kind == "holds"
+    assert "do not rely" not in held.action
+
+
+def test_the_closest_to_its_allowance_is_not_the_worst_seen_where_another_is_above_it():
+    # 1.25 / 1.3 = 0.96, 1.5 / 1.9 = 0.79
+    pairs = (
+        (entry("1.3", policies=()), cut((0, 0, 25))),
+        (entry("1.9", batch_tokens=5, policies=()), cut((0, 0, 30), batch_tokens=5)),
+    )
+    assert _judged(*pairs).sentences[1].startswith("Closest to its allowance: EP 2 at 10 tokens, 1.25 seen against 1.3 allowed")
+
+
+def test_few_batches_are_said_with_the_share_that_their_largest_covers():
+    one = entry("1.4", policies=(policy_evidence(num_batches=15, observed_max="1.25"), policy_evidence(num_batches=40)))
+    sentence = (
+        "Few batches of 10 tokens: 15 a policy, of which the largest covers only 81.8% of batches at 95% confidence "
+        "(59 batches cover 95%)."
+    )
+    assert sentence in _judged((one, cut((0, 0, 25)))).sentences  # 0.05^(1/15) = exp(-2.9957 / 15) = 0.81894
+    other = entry("1.4", policies=(policy_evidence(num_batches=59),))
+    assert not any(line.startswith("Few batches") for line in _judged((other, cut((0, 0, 25)))).sentences)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +117,7 @@ def test_a_table_that_failed_on_held_out_halves_is_open_and_says_where_first():
     [
         (
             {"markings": ("simulated", "toy")},
-            "Not production numbers: the names of policy or corpus of 'base' say simulated and toy.",
+            "Not production numbers: by the names of policy or corpus the run is marked simulated and toy.",
         ),
         (
             {"num_without_router": 2},
@@ -145,6 +172,16 @@ def test_a_policy_that_exceeds_what_was_fitted_without_it_is_a_warning_of_the_ve
         "Do not use it for a policy that was not measured: fitted without 'base', EP 2 at 10 tokens would be 1.2, "
         "and 13 of 20 of its batches exceed that."
     ) in verdict.sentences
+
+
+def test_a_marking_is_counted_over_the_runs_that_bear_it():
+    one = entry("1.4", policies=())
+    made = facts(table(one), [compare(one, cut((0, 0, 20)))], names=("a", "b"), markings=("toy",))
+    first, second = made.runs
+    marked = replace(made, runs=(first, replace(second, markings=("toy", "untrained"))))
+    assert (
+        "Not production numbers: by the names of policy or corpus both runs are marked toy and one is marked untrained."
+    ) in judge(marked).sentences
 
 
 def test_device_and_uncommitted_changes_of_a_run_are_not_covered():

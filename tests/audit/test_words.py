@@ -6,6 +6,7 @@ import pytest
 
 from routing.audit.facts import markings
 from routing.audit.words import (
+    audit_title,
     beside,
     count,
     dash,
@@ -18,7 +19,7 @@ from routing.audit.words import (
     ratio,
     size,
 )
-from tests.audit.made import entry
+from tests.audit.made import entry, table
 
 
 @pytest.mark.parametrize("write", [ratio, exact, count, size, dash])
@@ -43,6 +44,13 @@ def test_places_are_told_by_batch_size():
     found = [entry(ep=4, batch_tokens=2_000), entry(ep=8, batch_tokens=2_000), entry(ep=8, batch_tokens=20_000)]
     assert places(found) == "EP 4 and EP 8 with 2k tokens and EP 8 with 20k tokens"
     assert places(found[1:]) == "EP 8 with 2k and 20k tokens"
+
+
+def test_the_title_names_the_runs_and_the_model_where_there_are_none_or_many():
+    model = table(entry()).model
+    assert audit_title(model, ["a", "b, c"]) == "'a' and 'b, c', 8 experts, top-2, 2 MoE layers"
+    for names in ([], ["a", "b", "c", "d"]):
+        assert audit_title(model, names) == "made, 8 experts, top-2, 2 MoE layers"
 
 
 def test_runs_of_one_label_are_told_apart():

@@ -21,7 +21,7 @@ from routing.store.run import open_run
 from routing.store.table_schema import record_schema_text
 from tests.conftest import REPOSITORY
 from tests.stages.reported import BATCH_SIZES, EPS, EVIL, SHAPE, reported_runs
-from tests.stages.test_report import Page
+from tests.stages.test_report import Page, held_out_words
 
 PUBLISHED = REPOSITORY / "data" / "published"
 PEAKS = PeakFiles(peaks=PUBLISHED / "peaks.csv", waves=PUBLISHED / "waves.yaml")
@@ -65,17 +65,19 @@ def test_the_committed_schema_is_what_the_program_says_and_takes_both_bodies(mad
 
 
 def test_every_allowance_of_the_json_is_in_the_page_with_its_numbers(made):
-    _, answer, rows, _ = made
+    request, answer, rows, _ = made
+    entries = read_table(request.allowances).entries
     assert len(answer.body["allowances"]) == len(EPS) * len(BATCH_SIZES)
     for one in answer.body["allowances"]:
         row = next(row for row in rows if row[:2] == [f"EP {one['ep']}, {one['batch_tokens']} tokens", f"{one['allowance']:.1f}"])
-        said = "no held-out test" if one["held_out_above"] is None else "held-out halves hold"
+        entry = next(found for found in entries if (found.ep, found.batch_tokens) == (one["ep"], one["batch_tokens"]))
+        said = held_out_words(entry.evidence)
         assert (row[2], one["outcome"]) == (f"fits its own data; {said}", "holds")
         assert not one["held_out_above"]
-        assert one["standing"] == ("untested" if one["held_out_above"] is None else "holds")
+        assert one["standing"] == ("untested" if one["held_out_above"] is None else "limited")
         assert (row[3], row[5], row[7]) == (f"{one['observed_max']:.4f}", f"{one['slack']:.4f}", f"{one['raw_bound']:.4f}")
         cells = [cell for row in rows if row[0] == f"EP {one['ep']}" for cell in row]
-        assert any(cell.startswith(f"{one['allowance']:.1f}worst seen {one['seen']:.2f} of") for cell in cells)
+        assert any(cell.startswith(f"{one['allowance']:.1f}worst seen: {one['seen']:.2f}, in") for cell in cells)
 
 
 def test_the_worsts_of_the_json_are_in_the_page(made):
