@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from routing.store.run import Run, RunWriter, content_hash, writing
+from routing.store.content import content_hash
+from routing.store.run import Run, RunWriter, writing
 from tests.stores import write_tiny_run
 
 NUM_SEGMENTS, SEGMENT_TOKENS, NUM_LAYERS, NUM_EXPERTS, TOP_K, NUM_PARTS = 1000, 1000, 40, 256, 8, 20

@@ -27,7 +27,7 @@ from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS
 from routing.query.imbalance import tabulated
 from routing.query.loads import segment_loads
 from routing.stages.imbalance import open_distinct
-from routing.store.run import require_content
+from routing.store.content import require_content
 
 Values = npt.NDArray[np.float64]
 EPS = (2, 4, 8)

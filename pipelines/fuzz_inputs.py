@@ -1,4 +1,4 @@
-"""Files grown by coverage, with atheris, for the two readers that are met first: JSON Lines and YAML.
+"""Files grown by coverage, with atheris, for three readers: trajectories in JSON Lines, a wave in YAML, and a guard's log.
 
     pip install atheris                                   # Linux; not among the tested set
     python -m pipelines.fuzz_inputs trajectories -runs=100000

@@ -11,8 +11,9 @@ import pyarrow as pa
 from routing.core.observed import MeasuredRun
 from routing.core.shapes import ModelShape
 from routing.query.imbalance import observed_run, tabulated
+from routing.store.content import content_hash
 from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, PolicyRecord, Settings
-from routing.store.run import Run, RunWriter, content_hash, open_run, writing
+from routing.store.run import Run, RunWriter, open_run, writing
 from routing.store.schemas import SCHEMAS
 
 Loads = Mapping[tuple[int, int], Sequence[int]]  # (segment_id, layer) to the routed rows of every expert

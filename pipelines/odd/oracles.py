@@ -58,6 +58,7 @@ def _strict(raw: bytes) -> Any:
 
 
 def kept_ids(raw: bytes) -> list[tuple[int, list[int]]]:
+    """(row, token ids) of every row of ids that a corpus keeps: what the mask leaves, ids below 2^31 - 1, once each."""
     kept: list[tuple[int, list[int]]] = []
     for place, row in strict_values(raw):
         ids, mask = (row.get("input_ids"), row.get("attention_mask")) if isinstance(row, dict) else (None, None)
@@ -73,6 +74,7 @@ def kept_ids(raw: bytes) -> list[tuple[int, list[int]]]:
 
 
 def every_row_is_accounted(raw: bytes, corpus: Any) -> bool:
+    """Every row of the file was kept or refused, under its own number, and the counts add up."""
     (file,) = corpus.files
     places = {one.source_row for one in (*corpus.trajectories, *corpus.refusals)}
     return len(strict_values(raw)) == file.rows == file.kept + file.refused and places == set(range(file.rows))
@@ -94,6 +96,7 @@ def _has_routes(row: dict[str, Any]) -> bool:
 
 
 def counts_are_right(raw: bytes, answer: dict[tuple[str, int, int], int]) -> bool:
+    """`answer` holds the routed rows by (unit, layer, expert) that the CSV has, zeros left out."""
     lines = [line for line in re.split("[\r\n]+", raw.decode().removeprefix("\ufeff")) if line]
     rows = list(csv.DictReader(lines))
     named = [(row.get("unit", "0"), int(row["layer"]), int(row["expert"]), int(row["routed_rows"])) for row in rows]
@@ -101,6 +104,7 @@ def counts_are_right(raw: bytes, answer: dict[tuple[str, int, int], int]) -> boo
 
 
 def peaks_are_right(raw: bytes, answer: tuple[Any, ...]) -> bool:
+    """Every row of the CSV of peaks is there, cell by cell, bytes as whole numbers."""
     rows = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
     return [{name: str(value) for name, value in asdict(one).items()} for one in answer] == [
         {name: str(int(cell)) if name.endswith("_bytes") else cell for name, cell in row.items()} for row in rows
@@ -108,6 +112,7 @@ def peaks_are_right(raw: bytes, answer: tuple[Any, ...]) -> bool:
 
 
 def log_is_right(raw: bytes, answer: tuple[Any, ...]) -> bool:
+    """Every line of a guard's log that is not blank is there, with the fields that it says."""
     lines = [line for line in raw.decode().split("\n") if line.strip()]
     return len(lines) == len(answer) and all(
         _same_where_json(line.encode(), asdict(one)) for line, one in zip(lines, answer, strict=True)
@@ -115,6 +120,7 @@ def log_is_right(raw: bytes, answer: tuple[Any, ...]) -> bool:
 
 
 def placement_is_right(raw: bytes, answer: Any) -> bool:
+    """A placement file's EP size and the ranks of each layer are there as written, where it is JSON."""
     layers = [{"layer": one.layer, "ranks": list(one.ranks)} for one in answer.layers]
     return _same_where_json(raw, {"ep": answer.ep, "layers": layers})
 

@@ -98,7 +98,7 @@ def dense_units(
     place = {unit: index for index, unit in enumerate(names)}
     unit_place = np.array([place[unit] for unit in table.units], dtype=np.int64)
     cell = (unit_place * len(layers) + layer_place) * experts + table.expert
-    _require_cells(table, cell, experts, name)
+    _require_cells(table, cell, name)
     loads_ULE: Integers = np.zeros((len(names), len(layers), experts), dtype=np.int64)
     loads_ULE.reshape(-1)[cell] = table.routed_rows
     tokens_U = _unit_tokens(table, unit_place, names, num_tokens, name)
@@ -127,7 +127,7 @@ def _num_experts(table: CountTable, num_grids: int, given: int | None, name: str
     return given or most
 
 
-def _require_cells(table: CountTable, cell: Integers, num_experts: int, name: str) -> None:
+def _require_cells(table: CountTable, cell: Integers, name: str) -> None:
     for what, bad in (
         ("negative", (table.layer < 0) | (table.expert < 0) | (table.routed_rows < 0)),
         (f"above {MAX_ROWS}", (table.routed_rows > MAX_ROWS) | (table.layer >= 1 << 20)),

@@ -17,7 +17,7 @@ from routing.stages.floors import read_floors
 from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
 from routing.store.allowances import rewrite_table
-from routing.store.run import require_content
+from routing.store.content import require_content
 
 VIEW = "packed"  # what training dispatches, and what is resampled
 FloorsFor = Callable[..., dict[int, tuple[Floor, ...]]]  # of shape and eps, both by name

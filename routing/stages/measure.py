@@ -23,9 +23,10 @@ from routing.stages.provenance import utc_now
 from routing.stages.settle import Settled, ask, settle
 from routing.stages.skipping import without_bad, without_recorded
 from routing.stages.walk import tokens_to_compute
+from routing.store.content import content_hash
 from routing.store.loads import loads_table
 from routing.store.manifest import Manifest
-from routing.store.run import Run, RunWriter, content_hash, open_run, writing
+from routing.store.run import Run, RunWriter, open_run, writing
 from routing.store.schemas import SCHEMAS
 from routing.store.worker_parts import remove_records
 

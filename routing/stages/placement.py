@@ -16,8 +16,9 @@ from routing.fit.recut import batch_loads
 from routing.query.imbalance import tabulated
 from routing.query.loads import segment_loads
 from routing.stages.imbalance import as_lines
+from routing.store.content import require_content
 from routing.store.placements import write_placement
-from routing.store.run import open_run, require_content
+from routing.store.run import open_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

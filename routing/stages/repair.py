@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from routing.core.errors import DamagedDataError
+from routing.store.content import require_content
 from routing.store.repair import Repair, find_damage, repair_run
-from routing.store.run import open_run, require_content, run_name
+from routing.store.run import open_run, run_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

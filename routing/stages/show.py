@@ -7,8 +7,9 @@ from typing import Any
 
 from routing.core.errors import RoutingError
 from routing.query.checks import CheckResult, require_no_violation, run_checks
+from routing.store.content import require_content
 from routing.store.manifest import FileRecord
-from routing.store.run import Run, open_run, require_content
+from routing.store.run import Run, open_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

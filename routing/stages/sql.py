@@ -1,7 +1,7 @@
 """`routing sql`: a question to runs, as views that carry each run's name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +28,25 @@ class SqlAnswer:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
     """Runs that were opened and verified once, to be asked more than once; their batches are cut by the first who needs them."""
 
-    runs: tuple[Run, ...]
-    eps: tuple[int, ...] | None
-    batch_sizes: tuple[int, ...]
-    view: str
-    order: Order
-    placement: Placement
-    limits: Limits
-    held: "dict[str, dict[str, pa.Table]]" = field(default_factory=dict)  # tables in memory, by the run's name
-    said: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    def __init__(
+        self,
+        runs: tuple[Run, ...],
+        *,
+        eps: tuple[int, ...] | None,
+        batch_sizes: tuple[int, ...],
+        view: str,
+        order: Order,
+        placement: Placement,
+        limits: Limits,
+    ) -> None:
+        self.runs = runs
+        self.limits = limits
+        self._eps, self._batch_sizes, self._view, self._order, self._placement = eps, batch_sizes, view, order, placement
+        self._held: dict[str, dict[str, pa.Table]] = {}  # tables in memory, by the run's name
+        self._said: dict[str, tuple[str, ...]] = {}
 
     def prepare(self, text: str) -> Question:
         """One SELECT over the views, once the runs are checked and cut for it; no limit holds for that.
@@ -61,26 +67,26 @@ class Session:
         """
         parts = [path for run in self.runs for table in SQL_VIEWS for path in run.part_paths(table)]
         with guarded(parts, self.limits) as con:
-            create_views(con, [(run, self.held[run.name]) for run in self.runs])
+            create_views(con, [(run, self._held[run.name]) for run in self.runs])
             rows = answer(con, question, self.limits)
         if len(self.runs) > 1:
             _require_told_apart(question, rows.column_names)
-        return SqlAnswer(rows=rows, warnings=tuple(line for run in self.runs for line in self.said[run.name]))
+        return SqlAnswer(rows=rows, warnings=tuple(line for run in self.runs for line in self._said[run.name]))
 
     def _hold(self, run: Run, *, is_cut: bool) -> None:
         """Checks a run before anything is said of it, and keeps its cut tables where a question wants them."""
-        if run.name in self.held and (not is_cut or "batches" in self.held[run.name]):
+        if run.name in self._held and (not is_cut or "batches" in self._held[run.name]):
             return
         if not is_cut:
-            self.held[run.name], cautions = stored_tables(run)
-            self.said[run.name] = (*run.notices, *as_lines(cautions))
+            self._held[run.name], cautions = stored_tables(run)
+            self._said[run.name] = (*run.notices, *as_lines(cautions))
             return
-        eps, left_out = ep_sizes_of(run, self.eps, self.placement)
+        eps, left_out = ep_sizes_of(run, self._eps, self._placement)
         with tabulated(
-            run, eps=eps, batch_sizes=self.batch_sizes, view=self.view, order=self.order, placement=self.placement
+            run, eps=eps, batch_sizes=self._batch_sizes, view=self._view, order=self._order, placement=self._placement
         ) as tables:
-            self.held[run.name] = cut_tables(tables)
-            self.said[run.name] = (*run.notices, *left_out, *as_lines(tables.cautions))
+            self._held[run.name] = cut_tables(tables)
+            self._said[run.name] = (*run.notices, *left_out, *as_lines(tables.cautions))
 
 
 def open_session(
@@ -100,7 +106,7 @@ def open_session(
     names = [run.name for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{twice}: two runs of this name, `run` would not tell them apart; rename a folder or ask one")
-    return Session(runs=runs, eps=eps, batch_sizes=batch_sizes, view=view, order=order, placement=placement, limits=limits)
+    return Session(runs, eps=eps, batch_sizes=batch_sizes, view=view, order=order, placement=placement, limits=limits)
 
 
 def _require_joined_by_run(question: Question) -> None:

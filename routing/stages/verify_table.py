@@ -16,7 +16,8 @@ from routing.stages.fit import VIEW, fitted
 from routing.stages.imbalance import open_distinct
 from routing.stages.verify import owners_of
 from routing.store.allowances import read_table
-from routing.store.run import Run, require_content, require_finished
+from routing.store.content import require_content
+from routing.store.run import Run, require_finished
 from routing.verify.entries import CountedRun, largest, recount_differences, seen
 from routing.verify.files import read_run_files
 from routing.verify.loads import recount

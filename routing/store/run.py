@@ -8,7 +8,6 @@ Needs dataclasses, json and pyarrow only, so that a measuring machine needs noth
 """
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
@@ -34,7 +32,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _OWN_FILE = re.compile(rf"{re.escape(MANIFEST_NAME)}|({'|'.join(SCHEMAS)})-\d{{5}}\.parquet|loads-\d{{5}}\.json")
 _PART = re.compile(rf"({'|'.join(SCHEMAS)})-\d{{5}}\.parquet")
 _OF_ALL_WORKERS = re.compile(rf"{re.escape(MANIFEST_NAME)}|(segments|trajectories|paths)-\d{{5}}\.parquet")
-_HASHED = ("layer", "expert", "routed_rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,14 +147,6 @@ def _missing_table(manifest: Manifest) -> str | None:
     return None
 
 
-def require_content(run: Run) -> None:
-    """DamagedDataError where a finished run's loads are not those that its content hash was taken over."""
-    if run.manifest.state == "finished" and content_hash(run) != run.manifest.content_hash:
-        raise DamagedDataError(
-            f"{run.folder}: not the loads that were measured (their content hash is another); measure this run again"
-        )
-
-
 def require_finished(run: Run) -> None:
     """InputError where measuring or importing stopped before the last part."""
     done = len(run.part_paths("loads"))
@@ -242,62 +231,3 @@ def _require_own(folder: Path) -> None:
         name, mark, _ = entry.name.partition(TEMPORARY_MARK)
         if entry.name not in LOCK_NAMES and not (mark and _OWN_FILE.fullmatch(name)):
             raise InputError(f"{folder}: holds {entry.name!r} and no run; choose an empty or new --out")
-
-
-def content_hash(run: Run) -> str:
-    """sha256 over the loads, whatever the parts, their order or the row groups.
-
-    For each segment in the order of segment_hash: its hash, then sha256 of the sha256 of its layer, its expert and its
-    routed_rows column (int32 little-endian, sorted by layer and expert). Reads one row group at a time. Two runs of one
-    --segment-tokens that counted the same rows for the same tokens have the same content hash. DamagedDataError where two
-    parts hold a segment with different rows, or one holds a segment that the run does not have.
-    """
-    segments = run.read("segments")
-    hashes = dict(zip(segments["segment_id"].to_pylist(), segments["segment_hash"].to_pylist(), strict=True))
-    digests: dict[str, bytes] = {}
-    for path in run.part_paths("loads"):
-        for segment_id, digest in _segment_digests(path):
-            if segment_id not in hashes:
-                raise DamagedDataError(f"{path}: loads of segment {segment_id}, which the run does not have")
-            name = hashes[segment_id]
-            if digests.setdefault(name, digest) != digest:
-                raise DamagedDataError(f"{path}: segment {segment_id} was counted twice with different rows")
-    total = hashlib.sha256()
-    for name in sorted(digests):
-        total.update(bytes.fromhex(name) + digests[name])
-    return total.hexdigest()
-
-
-def _segment_digests(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(segment, digest of its three columns); neighbouring row groups may share a segment."""
-    current: int | None = None
-    digests = [hashlib.sha256() for _ in _HASHED]
-    for segment_id, slices in _segment_slices(path):
-        if current not in (None, segment_id):
-            yield current, _joined(digests)
-            digests = [hashlib.sha256() for _ in _HASHED]
-        current = segment_id
-        for digest, column in zip(digests, slices, strict=True):
-            digest.update(column)
-    if current is not None:
-        yield current, _joined(digests)
-
-
-def _joined(digests: "list[hashlib._Hash]") -> bytes:
-    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).digest()
-
-
-def _segment_slices(path: Path) -> Iterator[tuple[int, list[memoryview]]]:
-    """The bytes of each column of _HASHED for every run of one segment id inside a row group."""
-    reader = pq.ParquetFile(os.path.abspath(path))
-    for group in range(reader.num_row_groups):
-        table = reader.read_row_group(group)
-        columns = [table[name].combine_chunks() for name in _HASHED]
-        runs = pc.run_end_encode(table["segment_id"].combine_chunks())
-        start = 0
-        for segment_id, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield (
-                segment_id,
-                [memoryview(one.buffers()[1])[4 * (one.offset + start) : 4 * (one.offset + end)] for one in columns],
-            )
-            start = end

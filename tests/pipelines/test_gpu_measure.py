@@ -16,7 +16,8 @@ from pipelines.gpu_measure import TimeIsUp, measure_within, random_policy
 from pipelines.gpu_peak import Case
 from pipelines.qwen_ids import write_ids
 from routing.core.errors import InputError
-from routing.store.run import open_run, require_content
+from routing.store.content import require_content
+from routing.store.run import open_run
 from tests.conftest import REPOSITORY
 
 # Every package that none of torch, transformers and pyarrow asks for is hidden before anything is imported.

@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 
-from routing.store.run import Run, RunWriter, content_hash, writing
+from routing.store.content import content_hash
+from routing.store.run import Run, RunWriter, writing
 from tests.stores import write_tiny_run
 
 SCRIPT = """

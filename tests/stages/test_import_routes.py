@@ -16,7 +16,8 @@ from routing.recorded.routes import AskedRepairs
 from routing.stages.begin import MeasureRequest
 from routing.stages.import_routes import RoutesRequest, import_routes
 from routing.stages.measure import measure
-from routing.store.run import RunWriter, open_run, require_content, require_finished
+from routing.store.content import require_content
+from routing.store.run import RunWriter, open_run, require_finished
 from tests.stages.conftest import Listener
 
 NUM_ROWS = 24

@@ -12,7 +12,8 @@ from routing.core.placement import STRIDED
 from routing.stages import kept
 from routing.stages.kept import kept_imbalance_rows
 from routing.store import rollup
-from routing.store.run import content_hash, open_run, writing
+from routing.store.content import content_hash
+from routing.store.run import open_run, writing
 from tests.stores import write_tiny_run
 
 ASKED = {"eps": [2], "batch_sizes": [10, 20]}

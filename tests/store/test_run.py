@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from routing.core.errors import DamagedDataError, InputError, StorageError
+from routing.store.content import content_hash, require_content
 from routing.store.files import write_bytes
 from routing.store.manifest import decode, encode
-from routing.store.run import content_hash, open_run, part_name, require_content, require_finished, writing
+from routing.store.run import open_run, part_name, require_finished, writing
 from tests.stores import write_tiny_run
 
 
