@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from routing.core.errors import InputError
 from routing.measure.budget import find_batch_memory, tokens_that_fit
-from routing.measure.device import cuda_free_bytes, cuda_peak
 from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import Prepared, Progress
@@ -37,7 +36,7 @@ def ask(prepared: Prepared, policy: LoadedPolicy, begun: Manifest | None) -> Fou
     memory = None
     if policy.device.type == "cuda" and (begun is None or begun.settings.tokens_per_batch == 0):
         sequences = [one.token_ids for one in prepared.corpus.trajectories]
-        memory = find_batch_memory(policy, sequences, free_bytes=cuda_free_bytes, peak_bytes=cuda_peak)
+        memory = find_batch_memory(policy, sequences)
     probed = probe_walk(prepared, policy, begun=None if begun is None else begun.settings.walk)
     return Found(probed=probed, batch_memory=memory)
 
