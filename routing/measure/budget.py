@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from routing.core.errors import InputError
+from routing.measure.device import cuda_free_bytes, cuda_peak
 from routing.measure.plan import TOKENS_PER_PART, Pass, TokenIds
 from routing.measure.policy import LoadedPolicy
 from routing.store.manifest import BatchMemory
@@ -67,14 +68,8 @@ def tokens_that_fit(memory: BatchMemory) -> int:
     return min(max(tokens // _LEAST_TOKENS, 1) * _LEAST_TOKENS, TOKENS_PER_PART)
 
 
-def find_batch_memory(
-    policy: LoadedPolicy,
-    sequences: Sequence[TokenIds],
-    *,
-    free_bytes: Callable[[torch.device], int],
-    peak_bytes: Callable[[Callable[[], object]], int],
-) -> BatchMemory:
-    """What is free, and what a pass over the corpus's first tokens takes at most, fewer of them where memory is short."""
+def find_batch_memory(policy: LoadedPolicy, sequences: Sequence[TokenIds]) -> BatchMemory:
+    """What is free on a GPU, and what a pass over the corpus's first tokens takes at most, fewer where memory is short."""
     stream = np.concatenate(sequences[:TRIED_ROWS]).astype(np.int64)
     ids_BT = torch.from_numpy(np.resize(stream, (TRIED_ROWS, TRIED_TOKENS))).to(policy.device)
     row = Pass(trajectory=0, num_tokens=TRIED_TOKENS, first_segment=0, last_segment=0)
@@ -86,4 +81,4 @@ def find_batch_memory(
 
     while not budget.fits(run, [row] * len(ids_BT), policy.device):  # the pass that loads the kernels, too
         ids_BT = ids_BT[: budget.tokens_per_batch // TRIED_TOKENS]
-    return BatchMemory(free_bytes=free_bytes(policy.device), bytes_per_token=-(-peak_bytes(run) // ids_BT.numel()))
+    return BatchMemory(free_bytes=cuda_free_bytes(policy.device), bytes_per_token=-(-cuda_peak(run) // ids_BT.numel()))

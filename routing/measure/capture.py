@@ -166,8 +166,8 @@ class ExpertCounter:
         index_TK = in_range_TK.add(slot_T[:, None], alpha=self.num_experts)
         size = (num_slots + 1) * self.num_experts
         # Not `bincount`, which on CUDA waits for the device to learn the largest index.
-        counts = torch.zeros(size, dtype=torch.int32, device=index_TK.device)
-        ones = torch.ones((), dtype=torch.int32, device=index_TK.device).expand(index_TK.numel())
+        counts = index_TK.new_zeros(size, dtype=torch.int32)
+        ones = index_TK.new_ones((), dtype=torch.int32).expand(index_TK.numel())
         self._counts[layer] = counts.scatter_add_(0, index_TK.flatten(), ones).view(-1, self.num_experts)
         faults_FT = _faults(ids_TK, in_range_TK, weights_TK, slot_T < num_slots)
         self._faults[layer] = torch.stack([faults_FT.sum(-1), faults_FT.int().argmax(-1)], dim=-1).to(torch.int32)

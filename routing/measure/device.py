@@ -62,6 +62,17 @@ def settle_threads(shape: ModelShape, device: torch.device, *, num_workers: int 
         torch.set_num_threads(1)
 
 
+def num_threads() -> int:
+    """Of PyTorch's computation on the CPU, as it stands."""
+    return torch.get_num_threads()
+
+
+def visible_gpus() -> list[dict[str, Any]]:
+    """Name and `memory_bytes` of each GPU that PyTorch sees, in its order."""
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [{"name": one.name, "memory_bytes": one.total_memory} for one in found]
+
+
 def cuda_free_bytes(device: torch.device) -> int:
     """What the device has, and what the caching allocator keeps unused."""
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -45,7 +45,7 @@ def measure_part(
     num_segments = part.last_segment - part.first_segment + 1
     loads_SLE = torch.zeros((num_segments, len(policy.experts), counter.num_experts), dtype=torch.int32)
 
-    def run(batch: Sequence[Pass], before: Any, *, keep: bool = False) -> Any:
+    def run(batch: Sequence[Pass], *, before: Any, keep: bool = False) -> Any:
         segment_ids, counts_SLE, cache = _run_batch(policy, counter, batch, tree, sequences, before, keep=keep)
         loads_SLE[torch.tensor(segment_ids, dtype=torch.long) - part.first_segment] = counts_SLE
         on_tokens(sum(one.num_new for one in batch))
@@ -55,7 +55,8 @@ def measure_part(
         if one.last_segment < part.first_segment:  # brought, and counted, by an earlier part
             one = replace(one, first_segment=one.last_segment + 1)
         caches: list[Any] = []
-        budget.fits(lambda: caches.append(run([one], before, keep=True)), [one], policy.device)  # else it raises: one is alone
+        # What doesn't fit raises: it is alone.
+        budget.fits(lambda: caches.append(run([one], before=before, keep=True)), [one], policy.device)
         return caches[0]
 
     if held is not None:
@@ -66,19 +67,31 @@ def measure_part(
         if held is not None and anchor is not None:
             before = held.get(anchor, run_prefix)
             most_rows = held.most_rows(before)
-        deal = partial(deal_batches, most_rows=most_rows, pass_tokens=PASS_TOKENS[policy.device.type])
-        batches = deal(passes, tokens_per_batch=budget.tokens_per_batch)
-        while batches:
-            if budget.fits(partial(run, batches[0], before), batches[0], policy.device):
-                batches = batches[1:]
-            else:
-                left = [one for batch in batches for one in batch]
-                batches = deal(left, tokens_per_batch=budget.tokens_per_batch)
+        _run_in_batches(partial(run, before=before), passes, budget, policy.device, most_rows=most_rows)
     first, last = part.first_segment, part.last_segment
     tokens_S = np.array([segment.num_tokens for segment in tree.segments[first : last + 1]], dtype=np.int64)
     layers = [experts.layer for experts in policy.experts]
     require_conserved(loads_SLE.numpy(), tokens_S, first_segment=first, top_k=policy.top_k, layers=layers)
     return loads_SLE
+
+
+def _run_in_batches(
+    run: Callable[[Sequence[Pass]], object],
+    passes: Sequence[Pass],
+    budget: Budget,
+    device: torch.device,
+    *,
+    most_rows: int | None,
+) -> None:
+    """Calls `run` with batches of all `passes`; what is left is dealt anew where memory did not suffice for one."""
+    deal = partial(deal_batches, most_rows=most_rows, pass_tokens=PASS_TOKENS[device.type])
+    batches = deal(passes, tokens_per_batch=budget.tokens_per_batch)
+    while batches:
+        if budget.fits(partial(run, batches[0]), batches[0], device):
+            batches = batches[1:]
+        else:
+            left = [one for batch in batches for one in batch]
+            batches = deal(left, tokens_per_batch=budget.tokens_per_batch)
 
 
 def _run_batch(

@@ -21,7 +21,7 @@ from routing.measure.foreign_code import refuse_foreign_code
 from routing.measure.geometry import Geometry, read_geometry, text_decoder, told_as
 from routing.measure.hub import fetch, pin
 from routing.measure.prefixes import cache_keyword
-from routing.measure.spread import DeviceMap, layers_by_device, placement_arguments
+from routing.measure.spread import layers_by_device, placement_arguments
 from routing.store.files import sha256_of
 from routing.store.manifest import PolicyRecord
 
@@ -153,7 +153,7 @@ def load_tokenizer(files: PolicyFiles) -> Any:
 
 
 def load_policy(
-    files: PolicyFiles, *, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
+    files: PolicyFiles, *, device: torch.device, dtype: torch.dtype, device_map: str | None = None
 ) -> LoadedPolicy:
     """Loads the base model to `device`, or spread; InputError where a weight is missing, since transformers would invent it."""
     base = _base_model(files, dtype, device_map)
@@ -187,7 +187,7 @@ def _experts_implementation(config: Any) -> str:
     return str(getattr(config, "_experts_implementation", None) or "default")
 
 
-def _base_model(files: PolicyFiles, dtype: torch.dtype, device_map: DeviceMap | None) -> nn.Module:
+def _base_model(files: PolicyFiles, dtype: torch.dtype, device_map: str | None) -> nn.Module:
     """The model without its head; under an adapter cut out of the class that the adapter was trained on."""
     import transformers
 

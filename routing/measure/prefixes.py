@@ -16,6 +16,7 @@ from routing.measure.anchors import Anchor, way_down
 from routing.measure.plan import Pass
 
 # Bytes of caches held along a path; above it those between the first and the deepest are dropped and computed again.
+# Chosen, not measured on CUDA: beside the half of the free memory that budget.py leaves to caches and gaps.
 HELD_BYTES = {"cpu": 1_000_000_000, "cuda": 8_000_000_000}
 
 Compute = Callable[[Pass, Any], Any]

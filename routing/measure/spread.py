@@ -17,7 +17,6 @@ from routing.core.errors import InputError
 from routing.core.worker import Worker
 from routing.measure.capture import find_experts
 
-DeviceMap = str | Mapping[str, str | int]
 _PLANS = ("tp", "ep", "tensor_parallel", "expert_parallel", "tp_plan", "ep_plan")
 
 
@@ -49,7 +48,7 @@ def require_device_map(device_map: str | None, *, device: str, has_adapter: bool
         )
 
 
-def placement_arguments(device_map: DeviceMap | None) -> dict[str, Any]:
+def placement_arguments(device_map: str | None) -> dict[str, Any]:
     """What `from_pretrained` is told; a folder for weights that fit nowhere else lives in TMPDIR as long as this process."""
     if device_map is None:
         return {}

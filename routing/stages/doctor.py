@@ -66,11 +66,12 @@ class DoctorAnswer:
 def doctor(environment: Mapping[str, str], folder: Path) -> DoctorAnswer:
     """Looks at this machine and this installation; `folder` is where runs would go. Nothing is written or downloaded."""
     required = _required()
+    installed = versions((_PACKAGE, *sorted(required)))
     found_kernels = kernels()
     device, device_findings = _devices(environment)
     free_bytes = shutil.disk_usage(folder).free
     facts = {
-        "versions": versions((_PACKAGE, *sorted(required))),
+        "versions": installed,
         "commit": tool_commit()[0],
         "device": device,
         "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -79,7 +80,7 @@ def doctor(environment: Mapping[str, str], folder: Path) -> DoctorAnswer:
         "hub": "offline" if environment.get("HF_HUB_OFFLINE", "0") not in ("0", "") else "online",
     }
     findings = [
-        *_of_packages(required),
+        *_of_packages(required, installed),
         *_of_packaged_files(),
         *device_findings,
         *_of_kernels(found_kernels, has_gpu=bool(device["gpus"])),
@@ -98,11 +99,11 @@ def _required() -> dict[str, Requirement]:
     return {one.name: one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})}
 
 
-def _of_packages(required: Mapping[str, Requirement]) -> Iterator[Finding]:
+def _of_packages(required: Mapping[str, Requirement], installed: Mapping[str, str]) -> Iterator[Finding]:
     if not required:
         yield Finding(kind="refused", what="routing is not installed, its requirements are not known", remedy="pip install -e .")
     for name, wanted in sorted(required.items()):
-        found = versions((name,)).get(name)
+        found = installed.get(name)
         goes = _NEEDED_FOR.get(name)
         lost = f"refused without it: {goes}" if goes else "nothing works without it"
         if found is None:
@@ -125,20 +126,17 @@ def _devices(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[Findi
     """(what PyTorch computes on here, what follows); without PyTorch nothing is known."""
     if importlib.util.find_spec("torch") is None:
         return {"gpus": [], "num_threads": None}, []
-    import torch
+    from routing.measure.device import num_threads, visible_gpus
 
-    gpus = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append({"name": properties.name, "memory_bytes": properties.total_memory})
+    gpus, threads = visible_gpus(), num_threads()
     findings = []
     if not gpus:
         what = "no GPU that PyTorch sees: measure runs on the CPU"
         findings.append(Finding(kind="slow", what=what, remedy="read the cost first: routing measure ... --plan"))
-        if "OMP_NUM_THREADS" not in environment and torch.get_num_threads() > 1:
-            what = f"{torch.get_num_threads()} threads, which wait for each other where other work takes a core"
+        if "OMP_NUM_THREADS" not in environment and threads > 1:
+            what = f"{threads} threads, which wait for each other where other work takes a core"
             findings.append(Finding(kind="slow", what=what, remedy="on a shared machine: export OMP_NUM_THREADS=1"))
-    return {"gpus": gpus, "num_threads": torch.get_num_threads()}, findings
+    return {"gpus": gpus, "num_threads": threads}, findings
 
 
 def _of_kernels(found: Mapping[str, bool], *, has_gpu: bool) -> Iterator[Finding]:

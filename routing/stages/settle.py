@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from routing.core.errors import InputError
 from routing.measure.budget import find_batch_memory, tokens_that_fit
-from routing.measure.device import cuda_free_bytes, cuda_peak
 from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import Prepared, Progress
-from routing.stages.walk import probe_walk, settle_walk
-from routing.store.manifest import BatchMemory, CacheProbe, Manifest
+from routing.stages.walk import Probed, probe_walk, settle_walk
+from routing.store.manifest import BatchMemory, Manifest
 from routing.store.run import RunWriter
 
 
@@ -20,7 +19,7 @@ from routing.store.run import RunWriter
 class Found:
     """What was asked: the cache's probe and the memory that a batch takes, None where the run needs no answer."""
 
-    cache_probe: CacheProbe | None
+    probed: Probed | None
     batch_memory: BatchMemory | None
 
 
@@ -37,9 +36,9 @@ def ask(prepared: Prepared, policy: LoadedPolicy, begun: Manifest | None) -> Fou
     memory = None
     if policy.device.type == "cuda" and (begun is None or begun.settings.tokens_per_batch == 0):
         sequences = [one.token_ids for one in prepared.corpus.trajectories]
-        memory = find_batch_memory(policy, sequences, free_bytes=cuda_free_bytes, peak_bytes=cuda_peak)
-    probe = probe_walk(prepared, policy, begun=None if begun is None else begun.settings.walk)
-    return Found(cache_probe=probe, batch_memory=memory)
+        memory = find_batch_memory(policy, sequences)
+    probed = probe_walk(prepared, policy, begun=None if begun is None else begun.settings.walk)
+    return Found(probed=probed, batch_memory=memory)
 
 
 def settle(prepared: Prepared, policy: LoadedPolicy, found: Found, writer: RunWriter, progress: Progress) -> Settled:
@@ -48,7 +47,7 @@ def settle(prepared: Prepared, policy: LoadedPolicy, found: Found, writer: RunWr
     if found.batch_memory is not None and writer.manifest.settings.tokens_per_batch == 0:
         tokens = tokens_that_fit(found.batch_memory)
         writer.update(settings=replace(writer.manifest.settings, tokens_per_batch=tokens, batch_memory=found.batch_memory))
-    held = settle_walk(prepared, policy, found.cache_probe, writer, progress)
+    held = settle_walk(prepared, policy, found.probed, writer, progress)
     return Settled(held=held, tokens_per_batch=writer.manifest.settings.tokens_per_batch)
 
 

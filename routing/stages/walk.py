@@ -1,7 +1,7 @@
 """Whether a run computes shared prefixes once: as it began, or as the probe of the model's cache allows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
@@ -19,36 +19,50 @@ from routing.store.run import RunWriter
 WHOLE, PREFIX_ONCE = "whole", "prefix-once"
 
 
-def probe_walk(prepared: Prepared, policy: LoadedPolicy, *, begun: str | None) -> CacheProbe | None:
-    """What the probe of the model's cache finds; None where nothing is shared, or the run was begun with whole trajectories.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """What the probe of the model's cache found, and the shared prefixes that it was asked for."""
+
+    cache: CacheProbe
+    anchors: Mapping[int, Anchor]
+
+
+def probe_walk(prepared: Prepared, policy: LoadedPolicy, *, begun: str | None) -> Probed | None:
+    """Tries the model's cache; None where nothing is shared, or the run was begun with whole trajectories.
 
     None too for a policy that is spread over devices, whose caches lie on several. The model is left as it goes on from a cache.
     """
-    if begun == WHOLE or policy.layers_by_device is not None or not find_anchors(prepared.tree, prepared.parts):
+    if begun == WHOLE or policy.layers_by_device is not None:
+        return None
+    anchors = find_anchors(prepared.tree, prepared.parts)
+    if not anchors:
         return None
     go_on_without_mask(policy.model, on=True)
     with ExpertCounter(policy.experts, top_k=policy.top_k) as counter:
-        return probe_cache(policy, counter, [one.token_ids for one in prepared.corpus.trajectories])
+        cache = probe_cache(policy, counter, [one.token_ids for one in prepared.corpus.trajectories])
+    return Probed(cache=cache, anchors=anchors)
 
 
 def settle_walk(
-    prepared: Prepared, policy: LoadedPolicy, probe: CacheProbe | None, writer: RunWriter, progress: Progress
+    prepared: Prepared, policy: LoadedPolicy, probed: Probed | None, writer: RunWriter, progress: Progress
 ) -> HeldCaches | None:
     """What passes go on from, None where every trajectory is computed whole; the manifest says which, and what was found first.
 
     InputError where a run that began with cached prefixes can't go on with them.
     """
     begun = writer.manifest.settings.walk
-    trusted = probe is not None and is_trusted(probe, prepared.dtype)
-    if probe is not None and not trusted:
-        why = f"the model's cache can't be gone on from ({said_of(probe)})"
+    trusted = probed is not None and is_trusted(probed.cache, prepared.dtype)
+    if probed is not None and not trusted:
+        why = f"the model's cache can't be gone on from ({said_of(probed.cache)})"
         if begun == PREFIX_ONCE:
             raise InputError(f"{writer.folder}: was begun with prefixes computed once, now {why}; choose another --out")
         progress.note(f"every trajectory is computed whole: {why}")
     once = trusted and begun != WHOLE  # another worker may have settled it meanwhile
-    anchors = find_anchors(prepared.tree, prepared.parts) if once else None
+    anchors = probed.anchors if probed is not None and once else None
     if begun is None:
-        _record(writer, PREFIX_ONCE if once else WHOLE, probe, tokens_to_compute(prepared.parts, prepared.tree, anchors))
+        walk, cache_probe = PREFIX_ONCE if once else WHOLE, None if probed is None else probed.cache
+        settings = replace(writer.manifest.settings, walk=walk, cache_probe=cache_probe)
+        writer.update(settings=settings, planned_tokens=tokens_to_compute(prepared.parts, prepared.tree, anchors))
     if anchors is None:
         go_on_without_mask(policy.model, on=False)
         return None
@@ -58,8 +72,3 @@ def settle_walk(
 def tokens_to_compute(parts: Sequence[PartPlan], tree: PrefixTree, anchors: Mapping[int, Anchor] | None) -> int:
     """Of these parts, whole without anchors; what a part computes again of prefixes that earlier ones brought is left out."""
     return sum(part.num_tokens for part in parts) if anchors is None else sum(tokens_once(tree, parts, anchors))
-
-
-def _record(writer: RunWriter, walk: str, probe: CacheProbe | None, planned_tokens: int) -> None:
-    settings = replace(writer.manifest.settings, walk=walk, cache_probe=probe)
-    writer.update(settings=settings, planned_tokens=planned_tokens)

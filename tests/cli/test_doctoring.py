@@ -54,7 +54,7 @@ def test_what_is_absent_or_too_old_is_exit_1(invoke, monkeypatch, requires, kind
 
 def test_what_only_some_verbs_need_is_refused_and_named(monkeypatch, tmp_path):
     real = stage.versions
-    monkeypatch.setattr(stage, "versions", lambda names: {} if names == ("scipy",) else real(names))
+    monkeypatch.setattr(stage, "versions", lambda names: {name: found for name, found in real(names).items() if name != "scipy"})
     answer = doctor({}, tmp_path)
     (finding,) = [one for one in answer.findings if "scipy" in one.what]
     assert (finding.kind, "fit" in finding.what, finding.remedy) == ("refused", True, "pip install 'scipy>=1.16'")

@@ -6,6 +6,7 @@ import torch
 
 from pipelines.trace.allocator import cpu_peak
 from routing.core.errors import InputError
+from routing.measure import budget
 from routing.measure.anchors import Anchor
 from routing.measure.budget import find_batch_memory, tokens_that_fit
 from routing.measure.plan import Pass
@@ -21,6 +22,17 @@ def policy():
     return going_on(build("qwen3_moe"))
 
 
+@pytest.fixture
+def a_gpu_with(monkeypatch):
+    """This CPU as a GPU with so many free bytes, on which a pass takes what `peak` says of it."""
+
+    def patch(*, free_bytes, peak):
+        monkeypatch.setattr(budget, "cuda_free_bytes", lambda _device: free_bytes)
+        monkeypatch.setattr(budget, "cuda_peak", peak)
+
+    return patch
+
+
 def test_passes_take_half_of_what_is_free_and_no_more_than_a_part():
     # 10 GB free, 0.2 MB a token: half are 25,000 tokens, 24 x 1,024 of them.
     assert tokens_that_fit(BatchMemory(free_bytes=10_000_000_000, bytes_per_token=200_000)) == 24_576
@@ -28,22 +40,24 @@ def test_passes_take_half_of_what_is_free_and_no_more_than_a_part():
     assert tokens_that_fit(BatchMemory(free_bytes=10**12, bytes_per_token=1)) == 131_072
 
 
-def test_what_a_token_takes_is_seen_in_a_pass_of_8_rows_of_1024(policy):
+def test_what_a_token_takes_is_seen_in_a_pass_of_8_rows_of_1024(policy, a_gpu_with):
     shapes = []
     policy.model.register_forward_pre_hook(lambda _m, _a, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True)
-    found = find_batch_memory(policy, SEQUENCES, free_bytes=lambda _: 7, peak_bytes=lambda call: (call(), 8_193)[1])
+    a_gpu_with(free_bytes=7, peak=lambda call: (call(), 8_193)[1])
+    found = find_batch_memory(policy, SEQUENCES)
     assert shapes == [(8, 1_024), (8, 1_024)]  # one for the kernels, one that is looked at
     assert found == BatchMemory(free_bytes=7, bytes_per_token=2)  # rounded up
 
 
-def test_what_is_seen_is_at_least_what_the_pass_must_hold(policy):
-    found = find_batch_memory(policy, SEQUENCES, free_bytes=lambda _: 1, peak_bytes=cpu_peak)
+def test_what_is_seen_is_at_least_what_the_pass_must_hold(policy, a_gpu_with):
+    a_gpu_with(free_bytes=1, peak=cpu_peak)
+    found = find_batch_memory(policy, SEQUENCES)
     config = policy.model.config
     # The rows of the experts' input alone, float32: every token is copied to each of its top-k experts.
     assert found.bytes_per_token >= 4 * config.hidden_size * config.num_experts_per_tok
 
 
-def test_where_memory_is_short_fewer_rows_are_tried(policy, monkeypatch):
+def test_where_memory_is_short_fewer_rows_are_tried(policy, monkeypatch, a_gpu_with):
     forward = type(policy.model).forward
 
     def cramped(self, input_ids, **kwargs):
@@ -52,11 +66,12 @@ def test_where_memory_is_short_fewer_rows_are_tried(policy, monkeypatch):
         return forward(self, input_ids=input_ids, **kwargs)
 
     monkeypatch.setattr(type(policy.model), "forward", cramped)
-    found = find_batch_memory(policy, SEQUENCES, free_bytes=lambda _: 7, peak_bytes=lambda call: (call(), 20_480)[1])
+    a_gpu_with(free_bytes=7, peak=lambda call: (call(), 20_480)[1])
+    found = find_batch_memory(policy, SEQUENCES)
     assert found.bytes_per_token == 10  # of 2 rows
     monkeypatch.setattr(type(policy.model), "forward", lambda *_args, **_kwargs: cramped(None, torch.zeros(3, 1)))
     with pytest.raises(InputError, match="out of memory on one trajectory of 1024 tokens alone"):
-        find_batch_memory(policy, SEQUENCES, free_bytes=lambda _: 7, peak_bytes=cpu_peak)
+        find_batch_memory(policy, SEQUENCES)
 
 
 def test_a_cache_is_repeated_to_no_more_bytes_than_may_be_held(policy):

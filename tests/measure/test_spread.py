@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from routing.core.errors import CheckFailedError, InputError
 from routing.core.worker import Worker
+from routing.measure import policy
 from routing.measure.capture import ExpertCounter, find_experts
 from routing.measure.policy import load_policy, resolve_policy
 from routing.measure.spread import layers_by_device, require_device_map
@@ -42,6 +43,14 @@ MAPS = {
 }
 
 
+def _spread(folder, device_map):
+    """The policy with its layers where `device_map` says, as accelerate might have spread them by itself."""
+    arguments = policy.placement_arguments
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "placement_arguments", lambda auto: {**arguments(auto), "device_map": device_map})
+        return load_policy(resolve_policy(str(folder)), device=CPU, dtype=torch.float32, device_map="auto")
+
+
 def _counts(model, experts):
     """Routed rows [4, L, E] of four segments of 25 tokens in two rows."""
     ids = torch.randint(0, 256, (2, 50), generator=torch.Generator().manual_seed(1))
@@ -54,7 +63,7 @@ def _counts(model, experts):
 @pytest.mark.parametrize("name", list(MAPS))
 def test_a_spread_policy_counts_what_it_counts_on_one_device(tiny_folder, tiny_policy, name):
     device_map, where = MAPS[name]
-    spread = load_policy(resolve_policy(str(tiny_folder)), device=CPU, dtype=torch.float32, device_map=device_map)
+    spread = _spread(tiny_folder, device_map)
     assert spread.layers_by_device == where
     assert any(one.is_meta for one in spread.model.parameters()) == ("disk" in where)  # what is offloaded is not held
     assert torch.equal(_counts(spread.model, spread.experts), _counts(tiny_policy.model, tiny_policy.experts))
@@ -68,10 +77,8 @@ def test_the_text_decoder_of_a_spread_multimodal_policy_counts_alike(tmp_path):
     Qwen3_5MoeForConditionalGeneration(config).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     layers = {f"language_model.{name}": place for name, place in {**REST, "layers.1": "disk", "layers.3": "cpu"}.items()}
-    one, spread = (
-        load_policy(resolve_policy(str(tmp_path)), device=CPU, dtype=torch.float32, device_map=device_map)
-        for device_map in (None, {"visual": "cpu", **layers})
-    )
+    one = load_policy(resolve_policy(str(tmp_path)), device=CPU, dtype=torch.float32)
+    spread = _spread(tmp_path, {"visual": "cpu", **layers})
     assert (one.layers_by_device, spread.layers_by_device) == (None, {"cpu": 3, "disk": 1})
     assert torch.equal(_counts(spread.model, spread.experts), _counts(one.model, one.experts))
 

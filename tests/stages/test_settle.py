@@ -31,7 +31,7 @@ def policy(prepared):
 
 
 def test_the_tokens_of_a_batch_are_found_once_and_said_with_what_they_follow_from(prepared, policy, listener, tmp_path):
-    found = Found(cache_probe=None, batch_memory=MEMORY)
+    found = Found(probed=None, batch_memory=MEMORY)
     first = settle.settle(prepared, policy, found, begin_run(tmp_path / "run", None, prepared), listener)
     written = read_manifest(tmp_path / "run")
     # Half of 10 GB at 0.2 MB a token, a multiple of 1,024.
