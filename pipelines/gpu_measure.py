@@ -34,7 +34,7 @@ from routing.measure.attention import use_flash_attention
 from routing.measure.device import cuda_peak
 from routing.measure.geometry import first_line, read_geometry, text_decoder
 from routing.measure.policy import LoadedPolicy, PolicyFiles, as_policy
-from routing.stages.begin import SEED, MeasureRequest, Prepared, existing, prepare_loaded
+from routing.stages.begin import SEED, MeasureRequest, Prepared, existing, opened_corpus, prepare_loaded
 from routing.stages.measure import measure_prepared
 from routing.store.files import sha256_of, write_bytes
 from routing.store.manifest import PolicyRecord
@@ -149,7 +149,7 @@ def prepare_ids(ids: Path, out: Path, config: Any, *, device: torch.device, dtyp
     )
     files = policy_files(config, ids, name=name)
     vocabulary = range(config.vocab_size)  # ids need no tokenizer, only its size
-    return prepare_loaded(request, files, vocabulary, Watch(), device=device, dtype=dtype)
+    return prepare_loaded(request, files, opened_corpus(request), vocabulary, Watch(), device=device, dtype=dtype)
 
 
 def measure_all(ids: Path, out: Path, device: torch.device, report: Report) -> None:

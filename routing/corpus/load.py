@@ -28,7 +28,27 @@ def load_corpus(
     on_bad_line: str = "stop",
     on_trajectory: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """The trajectories of `paths` as the policy of `tokenizer` would read them.
+    """`read_corpus` of the files in `paths`; its errors, and those of `open_files`."""
+    return read_corpus(
+        open_files(paths, format=format, on_bad_line=on_bad_line),
+        tokenizer=tokenizer,
+        domain=domain,
+        max_tokens=max_tokens,
+        max_positions=max_positions,
+        on_trajectory=on_trajectory,
+    )
+
+
+def read_corpus(
+    files: Sequence[OpenFile],
+    *,
+    tokenizer: Any,
+    domain: str | None,
+    max_tokens: int | None,
+    max_positions: int | None,
+    on_trajectory: Callable[[int], None] | None,
+) -> Corpus:
+    """The trajectories of `files`, opened and not yet read, as the policy of `tokenizer` would read them.
 
     With `max_tokens` whole trajectories are dealt round-robin over the files until one would exceed it; the rest is not taken,
     not tokenized. Trajectories beyond `max_positions` tokens are refused. Of exact repeats the first in corpus order is kept.
@@ -36,7 +56,6 @@ def load_corpus(
     a first trajectory above `max_tokens` and for a corpus of which nothing is kept; StorageError where reading fails.
     """
     _require_domain(domain)
-    files = open_files(paths, format=format, on_bad_line=on_bad_line)
     taken: list[tuple[OpenFile, TokenizedTrajectory]] = []
     refused: list[tuple[OpenFile, Refusal]] = []
     applied: Counter[str] = Counter()

@@ -13,8 +13,8 @@ import torch
 from routing.core.errors import InputError
 from routing.core.segments import PrefixTree
 from routing.core.worker import ALONE, Worker
-from routing.corpus.files import open_files
-from routing.corpus.load import load_corpus
+from routing.corpus.files import OpenFile, open_files
+from routing.corpus.load import read_corpus
 from routing.corpus.sequences import Corpus
 from routing.corpus.tree import build_tree
 from routing.measure.budget import CPU_TOKENS_PER_BATCH
@@ -86,28 +86,38 @@ def prepare(request: MeasureRequest, progress: Progress) -> Prepared:
     require_device_map(request.device_map, device=request.device, has_adapter=has_adapter, worker=request.worker)
     is_spread = request.device_map is not None  # then a worker takes all that it sees, from the first
     device = resolve_device(request.device, local_rank=0 if is_spread else request.worker.local_rank)
-    open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)  # a missing file, before slower things
+    corpus_files = opened_corpus(request)  # a missing file, before slower things
     files = resolve_policy(_settled_policy(request, progress), tokenizer=request.tokenizer)
     files = files if request.adapter is None else adapted(files, request.adapter)
     dtype = resolve_dtype(request.dtype, device=device, config=files.config)
     settle_threads(files.shape, device, num_workers=request.worker.count)
     require_plain("--label", files.name if request.label is None else request.label)
-    return prepare_loaded(request, files, load_tokenizer(files), progress, device=device, dtype=dtype)
+    return prepare_loaded(request, files, corpus_files, load_tokenizer(files), progress, device=device, dtype=dtype)
+
+
+def opened_corpus(request: MeasureRequest) -> tuple[OpenFile, ...]:
+    """The corpus files, found once and not yet read; InputError, StorageError."""
+    return open_files(request.corpus, format=request.format, on_bad_line=request.on_bad_line)
 
 
 def prepare_loaded(
-    request: MeasureRequest, files: PolicyFiles, tokenizer: Any, progress: Progress, *, device: torch.device, dtype: torch.dtype
+    request: MeasureRequest,
+    files: PolicyFiles,
+    corpus_files: Sequence[OpenFile],
+    tokenizer: Any,
+    progress: Progress,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Prepared:
     """The same for a policy and a tokenizer that are at hand, whether or not a checkpoint folder holds them."""
     progress.begin("reading the corpus", request.max_tokens)
-    corpus = load_corpus(
-        request.corpus,
+    corpus = read_corpus(
+        corpus_files,
         tokenizer=tokenizer,
-        format=request.format,
         domain=request.domain,
         max_tokens=request.max_tokens,
         max_positions=files.geometry.max_positions,
-        on_bad_line=request.on_bad_line,
         on_trajectory=progress.advance,
     )
     for file in corpus.files:

@@ -18,6 +18,7 @@ from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.provenance import tool_commit, tool_version, utc_now
 from routing.store.allowances import rewrite_table
 from routing.store.content import require_content
+from routing.store.run import Run
 
 VIEW = "packed"  # what training dispatches, and what is resampled
 FloorsFor = Callable[..., dict[int, tuple[Floor, ...]]]  # of shape and eps, both by name
@@ -44,7 +45,7 @@ def fit(
 ) -> FitAnswer:
     """`fitted`, and writes `out` whole or not at all; a table that it holds already is replaced, a person's comments stay."""
     table, warnings = fitted(
-        folders,
+        open_distinct(folders),
         eps=eps,
         batch_sizes=batch_sizes,
         order=order,
@@ -57,7 +58,7 @@ def fit(
 
 
 def fitted(
-    folders: Sequence[Path],
+    runs: Sequence[Run],
     *,
     eps: tuple[int, ...] | None,
     batch_sizes: Sequence[int],
@@ -70,7 +71,6 @@ def fitted(
 
     `floors_for` gives what no allowance is left below by EP size, once model and EP sizes are known.
     """
-    runs = open_distinct(folders)
     measured, counts, warnings = [], [], [notice for run in runs for notice in run.notices]
     for run in runs:
         require_content(run)  # the table names the counts it rests on by this hash

@@ -17,7 +17,7 @@ from routing.query.imbalance import tabulated
 from routing.query.runner import run_sql
 from routing.query.views import stored_tables
 from routing.stages.fit import fitted, logged_floors
-from routing.stages.imbalance import as_lines, ep_sizes_of
+from routing.stages.imbalance import as_lines, ep_sizes_of, open_distinct
 from routing.stages.kept import kept_imbalance_rows
 from routing.store import run as store
 from routing.store.allowances import rewrite_table
@@ -159,7 +159,7 @@ def fit(
     named = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
     placed = find_placement(placement)
     table, said = fitted(
-        [one.stored.folder if isinstance(one, Run) else Path(one) for one in named],
+        open_distinct([one.stored.folder if isinstance(one, Run) else Path(one) for one in named]),
         eps=None if ep is None else _several(ep, "ep"),
         batch_sizes=_several(batch_tokens, "batch_tokens"),
         order=order,

@@ -1,6 +1,6 @@
 """`routing verify allowances.yaml --runs RUN...`: every entry fitted again, and what it saw counted again without SQL."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -14,14 +14,10 @@ from routing.core.placement import Placement, recorded_placement
 from routing.stages.check import Cut, cuts, require_same_model
 from routing.stages.fit import VIEW, fitted
 from routing.stages.imbalance import open_distinct
-from routing.stages.verify import owners_of
+from routing.stages.verify import first_failure, recounted
 from routing.store.allowances import read_table
-from routing.store.content import require_content
 from routing.store.run import Run, require_finished
-from routing.verify.entries import CountedRun, largest, recount_differences, seen
-from routing.verify.files import read_run_files
-from routing.verify.loads import recount
-from routing.verify.tree import tree_findings
+from routing.verify.entries import CountedBatches, counted_batches, largest, recount_differences, seen
 
 _FROM_COUNTS = ("fitted", "headroom", "proven")
 _NUM_TOLD = 3
@@ -42,7 +38,7 @@ def verify_table(table_path: Path, folders: Sequence[Path], *, placement: Placem
     cut, placed = _cut_of(table, table_path), recorded_placement(table.placement, placement)
     runs = _runs_of(table, table_path, folders)
     again, _ = fitted(
-        [run.folder for run in runs],
+        runs,
         eps=cut.eps,
         batch_sizes=cut.batch_sizes,
         order=cut.order,
@@ -50,11 +46,11 @@ def verify_table(table_path: Path, folders: Sequence[Path], *, placement: Placem
         floors_for=lambda shape, eps: {ep: _floors_of(table, ep) for ep in eps},
         placement=placed,
     )
-    counted = [_counted(run, cut, placed) for run in runs]
+    counted = {str(run.manifest.content_hash): _counted(run, cut, placed) for run in runs}
     rows = []
     failure = None
     for moved in difference(table, again):
-        told = [*_refit_differences(moved), *_recount_differences(moved, counted, cut)]
+        told = [*_refit_differences(moved), *_recount_differences(moved, counted)]
         rows.append(_row(moved, told))
         if told and failure is None:
             failure = CheckFailedError(f"{table_path}: {_name(moved.entry)}: {told[0]}; fit it again from these runs")
@@ -79,7 +75,6 @@ def _runs_of(table: AllowanceTable, table_path: Path, folders: Sequence[Path]) -
     runs = open_distinct(folders)
     for run in runs:
         require_finished(run)
-        require_content(run)
         require_same_model(table, run.manifest.shape, table_path, where=str(run.folder))
     rests_on = {one.content_hash: one for entry in table.entries for one in entry.evidence.policies}
     given = {run.manifest.content_hash: run for run in runs}
@@ -98,12 +93,16 @@ def _floors_of(table: AllowanceTable, ep: int) -> tuple[Floor, ...]:
     return tuple(dict.fromkeys(floor for entry in table.entries if entry.ep == ep for floor in entry.evidence.floors))
 
 
-def _counted(run: Run, cut: Cut, placed: Placement) -> CountedRun:
-    files = read_run_files(run.folder)
-    tree, _ = tree_findings(files)
-    assert tree is not None, "the fit has run this run's checks"
-    ranks = recount(files, tree, owners_of(files, cut.eps, placed)).ranks
-    return CountedRun(content_hash=str(run.manifest.content_hash), tree=tree, ranks=ranks, layers=run.manifest.shape.moe_layers)
+def _counted(run: Run, cut: Cut, placed: Placement) -> dict[int, CountedBatches]:
+    """The run's batches by their size; CheckFailedError for the first check of the second way that fails."""
+    tree, counted, found = recounted(run, cut.eps, placed)
+    failure = first_failure(run, found)
+    if failure is not None:
+        raise failure
+    assert tree is not None, "a tree that can't be read is a failed check"
+    assert counted is not None, "as above"
+    layers = run.manifest.shape.moe_layers
+    return {size: counted_batches(tree, counted.ranks, layers, batch_tokens=size, order=cut.order) for size in cut.batch_sizes}
 
 
 def _refit_differences(moved: Moved) -> Iterator[str]:
@@ -113,21 +112,19 @@ def _refit_differences(moved: Moved) -> Iterator[str]:
     yield from field_differences(moved.committed, moved.fitted)
 
 
-def _recount_differences(moved: Moved, counted: Sequence[CountedRun], cut: Cut) -> Iterator[str]:
+def _recount_differences(moved: Moved, counted: Mapping[str, Mapping[int, CountedBatches]]) -> Iterator[str]:
     """Batches and tokens of every policy, and the largest imbalance with its place, of the entry that is committed."""
     entry = moved.committed
     if entry is None:
         return
     layer = None if entry.layer == "all" else entry.layer
-    place = {"ep": entry.ep, "batch_tokens": entry.batch_tokens}
-    ones = [seen(run, **place, layer=layer, order=cut.order) for run in counted]
-    by_hash = {run.content_hash: one for run, one in zip(counted, ones, strict=True)}
+    by_hash = {name: seen(by_size[entry.batch_tokens], ep=entry.ep, layer=layer) for name, by_size in counted.items()}
     for policy in entry.evidence.policies:
         one = by_hash[str(policy.content_hash)]
         said = {"num_batches": policy.num_batches, "num_tokens": policy.num_tokens}
         found = {name: getattr(one, name) for name in said}
         yield from (f"{policy.label}: {told}" for told in recount_differences(said, found))
-    most, claimed = largest(ones, ep=entry.ep), entry.evidence.observed_max
+    most, claimed = largest(list(by_hash.values()), ep=entry.ep), entry.evidence.observed_max
     if most is not None and claimed is not None:
         found = {name: getattr(most, name) for name in ("busiest_rows", "routed_rows", "batch", "layer", "rank")}
         found["imbalance"] = Decimal(repr(most.busiest_rows * entry.ep / most.routed_rows))

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from routing.verify.files import Integers
 from routing.verify.finding import Finding, finding
+from routing.verify.loads import nested_sizes
 from routing.verify.tree import Tree
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +69,7 @@ def worst(ranks_BLR: Integers, layers: Sequence[int]) -> Worst | None:
 def nested_finding(by_ep: Mapping[int, Integers], layers: Sequence[int], *, batch_tokens: int) -> Finding:
     """In every batch and layer, n dividing m: imbalance(n) <= imbalance(m) <= m / n x imbalance(n), as whole numbers."""
     faults, num_checked = [], 0
-    for few, many in ((few, many) for few in by_ep for many in by_ep if few < many and many % few == 0):
+    for few, many in nested_sizes(by_ep):
         few_BL, many_BL = by_ep[few].max(-1), by_ep[many].max(-1)
         num_checked += few_BL.size
         for batch, place in np.argwhere((few_BL * few > many_BL * many) | (many_BL > few_BL)).tolist():

@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from routing.verify.batches import Integers, Worst, batch_ranks, cut, worst
+from routing.verify.batches import Worst, batch_ranks, cut, worst
+from routing.verify.files import Integers
 from routing.verify.tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CountedRun:
-    """A recounted run: its tree, its ranks' rows by EP size, [S, L, R], and the decoder layers that the L are."""
+class CountedBatches:
+    """The full batches of one size of a run: their tokens, each segment once, and the ranks' rows by EP size, [B, L, R]."""
 
-    content_hash: str
-    tree: Tree
+    num_batches: int
+    num_tokens: int
     ranks: Mapping[int, Integers]
     layers: Sequence[int]
 
@@ -27,14 +28,25 @@ class Seen:
     worst: Worst | None
 
 
-def seen(run: CountedRun, *, ep: int, batch_tokens: int, layer: int | None, order: str | int) -> Seen:
-    """The full batches of one size and the largest imbalance in `layer`, or in any."""
-    batches = cut(run.tree, batch_tokens=batch_tokens, order=order)
-    layers = list(run.layers)
+def counted_batches(
+    tree: Tree, ranks: Mapping[int, Integers], layers: Sequence[int], *, batch_tokens: int, order: str | int
+) -> CountedBatches:
+    """Cuts a recounted run; `ranks` are the rows by EP size, [S, L, R], `layers` the decoder layers that the L are."""
+    batches = cut(tree, batch_tokens=batch_tokens, order=order)
+    return CountedBatches(
+        num_batches=len(batches),
+        num_tokens=sum(int(tree.tokens_S[segments].sum()) for segments in batches),
+        ranks={ep: batch_ranks(batches, ranks_SLR) for ep, ranks_SLR in ranks.items()},
+        layers=layers,
+    )
+
+
+def seen(batches: CountedBatches, *, ep: int, layer: int | None) -> Seen:
+    """The largest imbalance in `layer`, or in any."""
+    layers = list(batches.layers)
     places = slice(None) if layer is None else slice(layers.index(layer), layers.index(layer) + 1)
-    found = worst(batch_ranks(batches, run.ranks[ep])[:, places], layers[places])
-    num_tokens = sum(int(run.tree.tokens_S[segments].sum()) for segments in batches)
-    return Seen(num_batches=len(batches), num_tokens=num_tokens, worst=found)
+    found = worst(batches.ranks[ep][:, places], layers[places])
+    return Seen(num_batches=batches.num_batches, num_tokens=batches.num_tokens, worst=found)
 
 
 def largest(ones: Sequence[Seen], *, ep: int) -> Worst | None:

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from routing.verify.finding import Finding, finding
 
+Integers = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFiles:
@@ -42,7 +44,7 @@ def read_part(path: Path) -> pa.Table:
     return pq.ParquetFile(os.path.abspath(path)).read()  # pyarrow takes ~ for the home folder
 
 
-def integers(rows: pa.Table, name: str, *, null: int = 0) -> npt.NDArray[np.int64]:
+def integers(rows: pa.Table, name: str, *, null: int = 0) -> Integers:
     """A column of int32 as int64, `null` in the place of none."""
     column = rows[name].fill_null(null).combine_chunks()
     # pyarrow's own conversion would import pandas, a third of a second

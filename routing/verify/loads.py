@@ -4,19 +4,17 @@ S segments (of a part or of the run), L MoE layers, E experts, R ranks.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from routing.verify.files import RunFiles, integers, read_part
+from routing.verify.files import Integers, RunFiles, integers, read_part
 from routing.verify.finding import Finding, finding
 from routing.verify.tree import Tree
 
-Integers = npt.NDArray[np.int64]
 _HASHED = ("layer", "expert", "routed_rows")
 
 
@@ -42,6 +40,29 @@ class _Tally:
     conservation_faults: list[str] = field(default_factory=list)
     distinct_faults: list[str] = field(default_factory=list)
     twice_faults: list[str] = field(default_factory=list)
+
+
+def expert_owners(
+    files: RunFiles, eps: Sequence[int], kind: str, *, file_ranks: Mapping[int, Sequence[int]]
+) -> dict[int, Integers]:
+    """The rank of every expert, [L, E], by EP size: rank 0's experts first, dealt in turn, or by layer as a file has them."""
+    layers, num_experts = files.body["shape"]["moe_layers"], files.body["shape"]["num_experts"]
+    owners = {}
+    for ep in eps:
+        if kind == "contiguous":
+            rows = [np.repeat(np.arange(ep), num_experts // ep)] * len(layers)
+        elif kind == "round-robin":
+            rows = [np.tile(np.arange(ep), num_experts // ep)] * len(layers)
+        else:
+            rows = [np.array(file_ranks[layer]) for layer in layers]
+        owners[ep] = np.array(rows, dtype=np.int64)
+    return owners
+
+
+def nested_sizes(eps: Iterable[int]) -> list[tuple[int, int]]:
+    """Every (n, m) of `eps` with n below m and dividing it, in rising order."""
+    sizes = sorted(eps)
+    return [(few, many) for few in sizes for many in sizes if few < many and many % few == 0]
 
 
 def recount(files: RunFiles, tree: Tree, owners: Mapping[int, Integers]) -> Recount:
@@ -138,8 +159,7 @@ def _distinct_faults(counts_SLE: Integers, segment_S: Integers, tree: Tree, laye
 
 def _nested(ranks: Mapping[int, Integers], owners: Mapping[int, Integers], layers_L: Integers) -> Iterator[Finding]:
     """Where every rank of m lies in one rank of n, the rows of n's are the sums of m's, in every segment and layer."""
-    sizes = sorted(ranks)
-    for few, many in ((few, many) for few in sizes for many in sizes if few < many and many % few == 0):
+    for few, many in nested_sizes(ranks):
         inside_LRr = np.stack([(owners[many] == rank) for rank in range(many)], axis=1)  # [L, R of many, E]
         outer_LR = np.where(inside_LRr, owners[few][:, None, :], -1).max(-1)
         faults = [

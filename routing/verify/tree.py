@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from routing.verify.files import RunFiles, integers
+from routing.verify.files import Integers, RunFiles, integers
 from routing.verify.finding import Finding, finding
 
-Integers = npt.NDArray[np.int64]
 ROOT = -1  # the parent of a segment that starts a trajectory
 
 

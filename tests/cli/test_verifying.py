@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from routing.stages import kept
+from routing.stages import verify as verifying
 from routing.store.manifest import decode, encode
+from routing.verify import entries
 from tests.conftest import REPOSITORY
 from tests.stores import write_tiny_run
 
@@ -73,13 +74,14 @@ def test_a_failed_check_is_shown_and_ends_with_exit_1(invoke, tmp_path):
     outcome="verify: exit 1, both figures named",
 )
 def test_an_answer_that_the_second_way_does_not_confirm_is_exit_1(invoke, run, monkeypatch):
-    answered = kept.imbalance_rows
+    answered = verifying.imbalance_rows
+    assert invoke("verify", run)[0] == 0  # what the run keeps of this is not taken for an answer
 
     def wrong(*asked, **more):
         rows, cautions = answered(*asked, **more)
         return [row | {"worst_imbalance": (row["worst_imbalance"] or 0) + 1e-12} for row in rows], cautions
 
-    monkeypatch.setattr(kept, "imbalance_rows", wrong)
+    monkeypatch.setattr(verifying, "imbalance_rows", wrong)
     code, out, err = invoke("verify", run)
     assert (code, "by NumPy" in out, "by NumPy" in _said(err)[0]) == (1, True, True)
 
@@ -177,3 +179,28 @@ def test_repair_says_what_it_found_and_what_comes_next(invoke, run):
     code, out, err = invoke("imbalance", run)
     assert (code, out) == (2, "")
     assert "unfinished, 0 of 1 parts" in _said(err)[0]
+
+
+@pytest.mark.fault(
+    "a table whose run fails the second way's own checks",
+    how="a total, or the corpus hash, of the manifest altered and hashed anew, which no fit reads",
+    tries=2,
+    outcome="verify: exit 1 and exit 3, nothing printed",
+)
+@pytest.mark.parametrize(
+    ("altered", "exit_code", "said"),
+    [({"tokens_packed": 4001}, 1, "totals fails in one place"), ({"corpus_hash": "f" * 64}, 3, "corpus_hash fails in one place")],
+)
+def test_a_table_is_not_confirmed_from_a_run_that_fails_a_check(invoke, run, table, altered, exit_code, said):
+    path = run / "manifest.json"
+    manifest = decode(path.read_bytes(), where="here")
+    path.write_bytes(encode(replace(manifest, corpus=replace(manifest.corpus, **altered))))
+    code, out, err = invoke("verify", table, "--runs", run)
+    assert (code, out, said in _said(err)[0]) == (exit_code, "", True), err
+
+
+def test_batches_are_cut_once_a_size_and_run(invoke, run, table, monkeypatch):
+    cut, sizes = entries.cut, []
+    monkeypatch.setattr(entries, "cut", lambda tree, **asked: sizes.append(asked["batch_tokens"]) or cut(tree, **asked))
+    assert invoke("verify", table, "--runs", run)[0] == 0
+    assert sizes == [2000]

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from routing.core.errors import CheckFailedError, InputError, StorageError
+from routing.corpus import files
 from routing.stages import begin
 from routing.stages.measure import measure
 from routing.stages.plan import plan
@@ -216,3 +217,12 @@ def test_max_tokens_takes_whole_trajectories(request_for, listener, tmp_path):
     (file,) = manifest.corpus.files
     assert file.rows == 24 == file.kept + file.refused + file.not_taken
     assert file.kept == result.trajectories
+
+
+def test_a_corpus_is_looked_for_once(request_for, listener, tmp_path, monkeypatch):
+    """A branch of the hub may move between two questions; one answer is checked and read."""
+    request = request_for(tmp_path / "run")
+    asked, found = [], files.located
+    monkeypatch.setattr(files, "located", lambda given: asked.append(given) or found(given))
+    begin.prepare(request, listener)
+    assert asked == [str(one) for one in request.corpus]

@@ -132,7 +132,7 @@ def test_a_finished_run_is_not_even_read_for_again(plan, listener, tmp_path, hav
     have("one")
     _refresh(plan(), listener)
     with monkeypatch.context() as patched:
-        patched.setattr(begin, "load_corpus", lambda *_, **__: pytest.fail("the corpus was read"))
+        patched.setattr(begin, "read_corpus", lambda *_, **__: pytest.fail("the corpus was read"))
         assert _did(_refresh(plan(), listener)) == [("measure", "up to date"), ("fit", "up to date")]
     (tmp_path / "runs" / "one.made.json").write_text("[]")
     assert _did(_refresh(plan(), listener)) == [("measure", "up to date"), ("fit", "up to date")]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routing.core.placement import CONTIGUOUS, STRIDED
+from routing.core.placement import CONTIGUOUS, STRIDED, LayerPlacement, Placement, PlacementFile
 from routing.query.imbalance import imbalance_rows
 from routing.stages.verify import owners_of
 from routing.store.manifest import decode, encode
@@ -120,6 +120,18 @@ def test_rows_of_the_ranks_by_hand(tmp_path):
     assert _counted(folder)[1].ranks[2][0].tolist() == [[6, 2], [4, 4]]
     assert _counted(folder, placement=STRIDED)[1].ranks[2][0].tolist() == [[5, 3], [4, 4]]
     assert _counted(folder)[1].ranks[4][2].tolist() == [[0, 0, 3, 3], [3, 1, 1, 1]]
+
+
+def test_the_second_way_places_experts_by_itself(tmp_path, monkeypatch):
+    """Two layers of four experts: neighbours, by turns, and as a file has them; core's own placements are not asked."""
+    monkeypatch.setattr(Placement, "ranks", lambda *_, **__: pytest.fail("core placed them"))
+    files = read_run_files(_write(tmp_path / "run"))
+    ranks = ((1, (1, 0, 1, 0)), (3, (0, 1, 1, 0)))
+    layers = tuple(LayerPlacement(layer=layer, ranks=placed) for layer, placed in ranks)
+    of_a_file = Placement(kind="file", file=PlacementFile(ep=2, layers=layers))
+    assert owners_of(files, (2,), CONTIGUOUS)[2].tolist() == [[0, 0, 1, 1]] * 2
+    assert owners_of(files, (2,), STRIDED)[2].tolist() == [[0, 1, 0, 1]] * 2
+    assert owners_of(files, (2,), of_a_file)[2].tolist() == [[1, 0, 1, 0], [0, 1, 1, 0]]
 
 
 def test_ranks_that_are_not_nested_are_found(tmp_path):
