@@ -35,7 +35,10 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowanceUsed:
-    """The allowance of the binding group, and of the binding layer where it was priced at its own."""
+    """The allowance of the binding group, and of the binding layer where it was priced at its own.
+
+    `seen` is the observed share with its margin where that is above `value`: it binds, and the allowance does not.
+    """
 
     ep: int
     batch_tokens: int | None
@@ -43,6 +46,7 @@ class AllowanceUsed:
     layer: Layer
     status: str
     warnings: tuple[str, ...]
+    seen: Decimal | None = None
 
 
 class AllowanceBook:

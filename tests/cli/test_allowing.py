@@ -95,3 +95,31 @@ def test_a_wave_that_no_allowance_prices_has_none_to_explain(invoke, wave):
     code, out, err = invoke("explain", PUBLISHED, "--wave", wave(1, 1))
     assert (code, out) == (2, "")
     assert "at EP 1 no allowance is looked up, none binds" in err
+
+
+def _observed(path, share):
+    path.write_text(path.read_text().replace("observed: null", f"observed: {{share: {share}}}"))
+    return path
+
+
+def test_an_observed_share_above_the_entry_is_named_as_what_binds(invoke, wave):
+    # 1.9 and the margin of 0.10 are 2.0, above the entry's 1.4.
+    path = _observed(wave(2, 2), "1.9")
+    code, out, _ = invoke("explain", PUBLISHED, "--wave", path)
+    assert code == 0
+    assert "priced at 2: its observed share and the margin bind, not the entry" in out
+    assert "a tighter entry changes nothing" in out
+    assert "more batches" not in out
+    body = json.loads(invoke("explain", PUBLISHED, "--wave", path, "--json")[1])
+    assert body["seen_with_margin"] == 2.0
+    assert [(row["allowance"], row["tokens"], row["more"]) for row in body["admits"]] == [(1.4, 96_794, 0)]
+    assert "the observed share binds, not the allowance: 2 with its margin of 0.10" in invoke("estimate", path)[1]
+    assert json.loads(invoke("estimate", path, "--json")[1])["seen_with_margin"] == 2.0
+
+
+@pytest.mark.parametrize(("share", "steps"), [("1.31", [1.4]), ("1.3", [1.4]), ("1.2", [1.4, 1.3]), ("1.05", [1.4, 1.3, 1.2])])
+def test_no_step_below_an_observed_share_claims_tokens(invoke, wave, share, steps):
+    body = json.loads(invoke("explain", PUBLISHED, "--wave", _observed(wave(2, 2), share), "--json")[1])
+    assert [row["allowance"] for row in body["admits"]] == steps
+    assert all(row["more"] >= 0 for row in body["admits"])
+    assert (body["seen_with_margin"] is None) == (share != "1.31")
