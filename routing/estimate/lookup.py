@@ -10,6 +10,7 @@ from routing.core.errors import InputError
 from routing.core.layers import DecoderShape
 from routing.core.lookup import batch_size_for
 from routing.core.observed import Caution
+from routing.core.placement import require_ep_size
 from routing.estimate.routed import Routing, ratio
 
 Mode = Literal["fitted", "proven"]
@@ -87,6 +88,7 @@ class AllowanceBook:
             return _fixed(ep, proven_ceiling(ep, num_experts=self.shape.num_experts, top_k=self.shape.top_k)[0])
         sizes = self._sizes.get(ep)
         if not sizes:
+            require_ep_size(ep, self.shape.num_experts, name="allowances: ep")
             raise InputError(self._lacking(ep))
         found = self._fitted[ep, batch_size_for(sizes, rows)]
         if sizes[0] <= rows <= sizes[-1]:

@@ -51,6 +51,7 @@ def test_an_allowance_is_looked_up_as_the_estimator_does(invoke):
     ("arguments", "said"),
     [
         (("--ep", 16, "--batch-tokens", "200k"), "no allowance for ep=16 (has 2, 4, 8)"),
+        (("--ep", 3, "--batch-tokens", "200k"), "ep: 3 is refused, it does not divide 256 experts; valid sizes: 2, 4, 8, 16"),
         (("--ep", 8, "--batch-tokens", "200k", "--layer", 40), "layer 40 is no MoE layer of qwen3.6-35b-a3b"),
         (("--ep", 8, "--batch-tokens", "200k", "--for", "vllm"), "--for: 'vllm' is none of automodel, megatron-core, torchtitan"),
         (("--ep", 8, "--batch-tokens", "lots"), "--batch-tokens: 'lots' is no size"),
