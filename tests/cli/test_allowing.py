@@ -124,3 +124,17 @@ def test_no_step_below_an_observed_share_claims_tokens(invoke, wave, share, step
     assert [row["allowance"] for row in body["admits"]] == steps
     assert all(row["more"] >= 0 for row in body["admits"])
     assert (body["seen_with_margin"] is None) == (share != "1.31")
+
+
+def test_a_directory_for_an_input_is_the_users_fault(invoke, wave, tmp_path):
+    path = wave(2, 2)
+    for arguments in [
+        ("estimate", tmp_path),
+        ("estimate", path, "--allowances", tmp_path),
+        ("estimate", path, "--allowances", PUBLISHED, "--placement", tmp_path),
+        ("estimate", path, "--allowances", PUBLISHED, "--placement", ""),
+        ("explain", tmp_path, "--wave", path),
+    ]:
+        code, out, err = invoke(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "is a directory, not a file" in err
