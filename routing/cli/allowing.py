@@ -60,9 +60,14 @@ def _show_allowance(body: dict[str, Any]) -> None:
 def _show_explained(body: dict[str, Any]) -> None:
     entry = body["entry"]
     where = f"EP {entry['ep']}, batches from {format_size(entry['batch_tokens'])} tokens, layer {entry['layer']}"
-    say(f"{body['wave']}: priced at {entry['allowance']:g} ({where}; {entry['status']})")
     seen = "nothing of it was counted" if entry["observed_max"] is None else f"the largest seen is {entry['observed_max']:g}"
-    say(f"{entry['binds']} binds; {seen}")
+    observed = body["seen_with_margin"]
+    if observed is None:
+        say(f"{body['wave']}: priced at {entry['allowance']:g} ({where}; {entry['status']})")
+        say(f"{entry['binds']} binds; {seen}")
+    else:
+        say(f"{body['wave']}: priced at {observed:g}: its observed share and the margin bind, not the entry")
+        say(f"entry {entry['allowance']:g} ({where}; {entry['status']}): {entry['binds']} binds; {seen}")
     for floor in entry["floors"]:
         say(f"- floor {floor['value']:g}: {floor['source']}")
     required = body["required_bytes"]
@@ -75,7 +80,9 @@ def _show_explained(body: dict[str, Any]) -> None:
     print_table(table)
     least = body["least_by_evidence"]
     more = next((row["more"] for row in reversed(body["admits"]) if row["is_open_to_evidence"]), 0)
-    if least < entry["allowance"]:
+    if observed is not None:
+        say("a tighter entry changes nothing: the observed share would bind all the same")
+    elif least < entry["allowance"]:
         say(f"more batches can lower it to {least:g} at most, {more:,} tokens more; whether they would, nobody knows")
     else:
         say("more batches can't lower it: what was seen, or a floor, rounds up to it")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from routing.core.allowance import AllowanceTable, Entry
 from routing.core.errors import InputError
+from routing.core.placement import require_ep_size
 
 
 def batch_size_for(sizes: Sequence[int], tokens: int) -> int:
@@ -13,9 +14,13 @@ def batch_size_for(sizes: Sequence[int], tokens: int) -> int:
 
 
 def sizes_at(table: AllowanceTable, ep: int) -> list[int]:
-    """The batch sizes with an entry of all layers at `ep`, rising; InputError naming the EP sizes that have one."""
+    """The batch sizes with an entry of all layers at `ep`, rising.
+
+    InputError for an EP size without one: that it can't be fitted and which can, or which have one.
+    """
     sizes = sorted(entry.batch_tokens for entry in table.entries if (entry.ep, entry.layer) == (ep, "all"))
     if not sizes:
+        require_ep_size(ep, table.model.num_experts, name="allowances: ep")
         fitted = sorted({entry.ep for entry in table.entries})
         asked = ",".join(str(size) for size in sorted({*fitted, ep}))
         raise InputError(

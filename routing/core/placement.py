@@ -161,6 +161,7 @@ def require_ep_size(ep: int, num_experts: int, *, name: str = "--ep") -> int:
     if ep not in valid_ep_sizes(num_experts):
         known = ", ".join(str(n) for n in valid_ep_sizes(num_experts))
         why = "imbalance at EP 1 is exactly 1.0" if ep == 1 else f"it does not divide {num_experts} experts"
+        why = "no group has so few ranks" if ep < 1 else why
         raise InputError(f"{name}: {ep} is refused, {why}; valid sizes: {known}")
     return ep
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from routing.core.units import format_gb
+from routing.estimate.ledger import OBSERVED_MARGIN
 from routing.estimate.result import Estimate, Term
 
 
@@ -17,6 +18,8 @@ def _heading(estimate: Estimate) -> Iterator[str]:
     used = estimate.allowance
     where = f"{used.batch_tokens:,} tokens" if used.batch_tokens is not None else "any batch"
     yield f"allowance {used.value} ({used.status}; ep={used.ep}, {where}, layer {used.layer})"
+    if used.seen is not None:
+        yield f"the observed share binds, not the allowance: {used.seen} with its margin of {OBSERVED_MARGIN}"
     yield ""
 
 

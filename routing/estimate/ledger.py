@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from routing.core.allowance import proven_ceiling
 from routing.core.fields import FieldError
 from routing.core.layers import DecoderShape, LayerKind
 from routing.core.placement import valid_ep_sizes
@@ -110,11 +111,16 @@ def group_routing(allowance: Allowance, observed: Observed | None, shape: Decode
 
 
 def require_shape(wave: Wave, shape: DecoderShape) -> None:
-    """FieldError for what only the model's shape can tell: experts that EP doesn't divide, lists of another number of layers."""
+    """FieldError for what only the model's shape can tell.
+
+    Experts that EP doesn't divide, an observed share above what is proven, lists of another number of layers, GDN without any.
+    """
     ep, layers = wave.topology.ep, shape.num_layers
     if ep > 1 and shape.num_experts % ep:
         known = ", ".join(map(str, valid_ep_sizes(shape.num_experts)))
         raise FieldError(("topology", "ep"), f"{ep} does not divide {shape.num_experts} experts; valid sizes: 1, {known}")
+    if wave.observed is not None:
+        _require_possible(wave.observed, ep, shape)
     by_layer: Mapping[str, Sequence[object] | None] = {
         "layer_inputs": wave.layer_inputs,
         "observed.share_by_layer": wave.observed.share_by_layer if wave.observed else None,
@@ -129,6 +135,12 @@ def require_shape(wave: Wave, shape: DecoderShape) -> None:
     for at, group in enumerate(wave.groups):
         if group.gdn_rows is not None:
             raise FieldError(("groups", at, "gdn_rows"), f"{shape.name} has no GDN layer")
+
+
+def _require_possible(observed: Observed, ep: int, shape: DecoderShape) -> None:
+    ceiling, reason = proven_ceiling(ep, num_experts=shape.num_experts, top_k=shape.top_k)
+    if observed.worst > ceiling:
+        raise FieldError(("observed",), f"share {observed.worst} is above {float(ceiling):g}, the most there can be: {reason}")
 
 
 def _with_observed(routing: Routing, share: Decimal | None, *, lower: bool) -> Routing:

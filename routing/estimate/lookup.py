@@ -10,6 +10,7 @@ from routing.core.errors import InputError
 from routing.core.layers import DecoderShape
 from routing.core.lookup import batch_size_for
 from routing.core.observed import Caution
+from routing.core.placement import require_ep_size
 from routing.estimate.routed import Routing, ratio
 
 Mode = Literal["fitted", "proven"]
@@ -35,7 +36,10 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowanceUsed:
-    """The allowance of the binding group, and of the binding layer where it was priced at its own."""
+    """The allowance of the binding group, and of the binding layer where it was priced at its own.
+
+    `seen` is the observed share with its margin where that is above `value`: it binds, and the allowance does not.
+    """
 
     ep: int
     batch_tokens: int | None
@@ -43,6 +47,7 @@ class AllowanceUsed:
     layer: Layer
     status: str
     warnings: tuple[str, ...]
+    seen: Decimal | None = None
 
 
 class AllowanceBook:
@@ -83,6 +88,7 @@ class AllowanceBook:
             return _fixed(ep, proven_ceiling(ep, num_experts=self.shape.num_experts, top_k=self.shape.top_k)[0])
         sizes = self._sizes.get(ep)
         if not sizes:
+            require_ep_size(ep, self.shape.num_experts, name="allowances: ep")
             raise InputError(self._lacking(ep))
         found = self._fitted[ep, batch_size_for(sizes, rows)]
         if sizes[0] <= rows <= sizes[-1]:

@@ -104,15 +104,17 @@ def _rank_total(ledger: Ledger, common: Common, peak: Peak) -> RankTotal:
 
 def _used(ledger: Ledger, found: Sequence[Allowance], peak: Peak, cautions: Sequence[Caution]) -> AllowanceUsed:
     allowance = found[peak.priced.stage.group or 0]
+    value, seen = routing_at(ledger, peak)
     layer = peak.priced.layer if peak.own_allowance else None
     has_own = layer is not None and allowance.own_layers is not None and layer in allowance.own_layers
     return AllowanceUsed(
         ep=allowance.ep,
         batch_tokens=allowance.batch_tokens,
-        value=exact_quotient(routing_at(ledger, peak)[0]),
+        value=exact_quotient(value),
         layer=layer if has_own and layer is not None else "all",
         status=allowance.own_layers[layer][1] if has_own and allowance.own_layers and layer is not None else allowance.status,
         warnings=tuple(dict.fromkeys(caution.code for caution in cautions)),
+        seen=None if seen is None else exact_quotient(seen),
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+TOO_DEEP = "the query nests too deep; ask in steps, WITH names them"
 _TABLE_FUNCTIONS = frozenset({"generate_series", "range", "unnest"})
 
 
@@ -57,7 +58,7 @@ def read_question(text: str) -> Question:
     try:
         tree = json.loads(ask(con, "sql/parsed.sql", query=text)[0]["tree"])
     except RecursionError as error:
-        raise InputError("sql: nested too deep; ask in steps, WITH names them") from error
+        raise InputError(f"sql: {TOO_DEEP}") from error
     finally:
         con.close()
     if tree["error"]:
@@ -178,4 +179,5 @@ def time_limit_error(time_s: float) -> StorageError:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())[:300]
+    """DuckDB's message; not its advice to SET a depth, which is refused here."""
+    return TOO_DEEP if "max_expression_depth" in message else " ".join(message.split())[:300]

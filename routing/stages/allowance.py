@@ -13,6 +13,7 @@ from routing.core.errors import InputError
 from routing.core.lookup import find_entry, sizes_at
 from routing.core.wave import Wave
 from routing.estimate.bounds import LargestWave
+from routing.estimate.ledger import OBSERVED_MARGIN
 from routing.estimate.result import Estimate
 from routing.stages.estimator import Estimator
 from routing.store.allowances import read_table
@@ -80,6 +81,7 @@ def explain(table_path: Path, *, wave_path: Path) -> AllowanceAnswer:
         "wave": str(wave_path),
         "model": table.model.name,
         "required_bytes": estimate.required_bytes,
+        "seen_with_margin": _float(used.seen),
         "entry": {
             "ep": entry.ep,
             "batch_tokens": entry.batch_tokens,
@@ -101,10 +103,14 @@ def explain(table_path: Path, *, wave_path: Path) -> AllowanceAnswer:
 def _admitted(
     estimator: Estimator, table: AllowanceTable, entry: Entry, wave: Wave, estimate: Estimate
 ) -> Iterator[dict[str, Any]]:
-    """The most tokens in the wave's own required bytes, at the entry's allowance and at each step of the grid below it."""
+    """The most tokens in the wave's own required bytes, at the entry's allowance and at each step of the grid below it.
+
+    Below the observed share that binds: a step there admits no more, and is left out.
+    """
+    seen = Decimal(1) if wave.observed is None else wave.observed.worst + OBSERVED_MARGIN
     first: int | None = None
     value = entry.allowance
-    while value >= 1:
+    while value >= seen or first is None:
         tokens = _largest(estimator, tightened(table, entry, value), wave, estimate.required_bytes).rows
         first = tokens if first is None else first
         yield {

@@ -125,6 +125,7 @@ def estimate_body(found: Estimate, options: dict[str, Any]) -> dict[str, Any]:
             "status": used.status,
             "warnings": list(used.warnings),
         },
+        "seen_with_margin": None if used.seen is None else float(used.seen),
         "warnings": [caution.code for caution in found.cautions],
         "options": {name: options[name] for name in OPTIONS if name in options},
     }

@@ -66,9 +66,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 def read_text(path: Path, *, what: str, max_bytes: int = 16_000_000, missing: str = "") -> str:
     """The UTF-8 text of a file that a user named as `what`; `missing` says how to make one.
 
-    InputError where it is absent, too long or no UTF-8, StorageError where reading fails.
+    InputError where it is absent, a directory, too long or no UTF-8, StorageError where reading fails.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory, not a file; {what} is one")
+    if path.exists() and not path.is_file():
         raise InputError(f"{path}: not a file, {what} is one")  # a pipe would be waited for without end
     try:
         raw = path.read_bytes()

@@ -21,7 +21,8 @@ def require_part(folder: Path, part: Part) -> None:
 
 def _fault(path: Path, part: Part) -> str | None:
     if path.is_symlink() or not path.is_file():
-        return f"in the manifest, and {'a symbolic link' if path.is_symlink() else 'not on disk'}"
+        odd = "not a plain file" if path.exists() else "not on disk"
+        return f"in the manifest, and {'a symbolic link' if path.is_symlink() else odd}"
     try:
         num_bytes = path.stat().st_size
         if num_bytes != part.num_bytes:

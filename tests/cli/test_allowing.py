@@ -51,6 +51,7 @@ def test_an_allowance_is_looked_up_as_the_estimator_does(invoke):
     ("arguments", "said"),
     [
         (("--ep", 16, "--batch-tokens", "200k"), "no allowance for ep=16 (has 2, 4, 8)"),
+        (("--ep", 3, "--batch-tokens", "200k"), "ep: 3 is refused, it does not divide 256 experts; valid sizes: 2, 4, 8, 16"),
         (("--ep", 8, "--batch-tokens", "200k", "--layer", 40), "layer 40 is no MoE layer of qwen3.6-35b-a3b"),
         (("--ep", 8, "--batch-tokens", "200k", "--for", "vllm"), "--for: 'vllm' is none of automodel, megatron-core, torchtitan"),
         (("--ep", 8, "--batch-tokens", "lots"), "--batch-tokens: 'lots' is no size"),
@@ -95,3 +96,45 @@ def test_a_wave_that_no_allowance_prices_has_none_to_explain(invoke, wave):
     code, out, err = invoke("explain", PUBLISHED, "--wave", wave(1, 1))
     assert (code, out) == (2, "")
     assert "at EP 1 no allowance is looked up, none binds" in err
+
+
+def _observed(path, share):
+    path.write_text(path.read_text().replace("observed: null", f"observed: {{share: {share}}}"))
+    return path
+
+
+def test_an_observed_share_above_the_entry_is_named_as_what_binds(invoke, wave):
+    # 1.9 and the margin of 0.10 are 2.0, above the entry's 1.4.
+    path = _observed(wave(2, 2), "1.9")
+    code, out, _ = invoke("explain", PUBLISHED, "--wave", path)
+    assert code == 0
+    assert "priced at 2: its observed share and the margin bind, not the entry" in out
+    assert "a tighter entry changes nothing" in out
+    assert "more batches" not in out
+    body = json.loads(invoke("explain", PUBLISHED, "--wave", path, "--json")[1])
+    assert body["seen_with_margin"] == 2.0
+    assert [(row["allowance"], row["tokens"], row["more"]) for row in body["admits"]] == [(1.4, 96_794, 0)]
+    assert "the observed share binds, not the allowance: 2 with its margin of 0.10" in invoke("estimate", path)[1]
+    assert json.loads(invoke("estimate", path, "--json")[1])["seen_with_margin"] == 2.0
+
+
+@pytest.mark.parametrize(("share", "steps"), [("1.31", [1.4]), ("1.3", [1.4]), ("1.2", [1.4, 1.3]), ("1.05", [1.4, 1.3, 1.2])])
+def test_no_step_below_an_observed_share_claims_tokens(invoke, wave, share, steps):
+    body = json.loads(invoke("explain", PUBLISHED, "--wave", _observed(wave(2, 2), share), "--json")[1])
+    assert [row["allowance"] for row in body["admits"]] == steps
+    assert all(row["more"] >= 0 for row in body["admits"])
+    assert (body["seen_with_margin"] is None) == (share != "1.31")
+
+
+def test_a_directory_for_an_input_is_the_users_fault(invoke, wave, tmp_path):
+    path = wave(2, 2)
+    for arguments in [
+        ("estimate", tmp_path),
+        ("estimate", path, "--allowances", tmp_path),
+        ("estimate", path, "--allowances", PUBLISHED, "--placement", tmp_path),
+        ("estimate", path, "--allowances", PUBLISHED, "--placement", ""),
+        ("explain", tmp_path, "--wave", path),
+    ]:
+        code, out, err = invoke(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "is a directory, not a file" in err

@@ -295,3 +295,11 @@ def test_a_query_that_is_no_text_is_the_askers_fault_and_not_the_runs(invoke, ru
         code, out, err = invoke("sql", runs[0], *last)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "not UTF-8 at " in err
+
+
+@pytest.mark.parametrize("depth", [900, 1200, 20_000])
+def test_a_query_that_nests_too_deep_is_not_told_to_set_what_it_may_not(invoke, runs, depth):
+    code, out, err = invoke("sql", runs[0], "SELECT " + "NOT " * depth + "true AS one")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the query nests too deep; ask in steps" in err
+    assert "SET" not in err

@@ -44,6 +44,11 @@ def test_the_largest_fitted_batch_that_is_not_above_the_rows_prices_them(book, r
     assert [caution.code for caution in found.cautions] == codes
 
 
+def test_an_ep_that_can_not_be_fitted_is_not_proposed_for_a_fit(book):
+    with pytest.raises(InputError, match=r"^allowances: ep: 3 is refused, it does not divide 256 experts; valid sizes: 2, 4"):
+        book.find(ep=3, rows=5000, mode="fitted", strict=False)
+
+
 def test_strict_refuses_rows_below_the_smallest_fitted_batch(book):
     with pytest.raises(InputError, match=r"^below_fitted_batch: 1999 rows .* routing fit RUN --batch-tokens 1999$"):
         book.find(ep=2, rows=1999, mode="fitted", strict=True)

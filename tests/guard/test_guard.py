@@ -241,6 +241,15 @@ def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
         AllowanceGuard(table(), ep=8)
 
 
+@pytest.mark.parametrize(
+    ("ep", "why"),
+    [(0, "no group has so few ranks"), (-8, "no group has so few ranks"), (1, "imbalance at EP 1 is exactly 1.0")],
+)
+def test_an_ep_size_that_can_not_be_fitted_is_refused_without_proposing_it(ep, why):
+    with pytest.raises(InputError, match=f"^allowances: ep: {ep} is refused, {why}; valid sizes: 2, 4, 8, "):
+        AllowanceGuard.load(ep=ep)
+
+
 def test_experts_are_gathered_by_the_placement_of_the_table():
     rows = [100, 0, 0, 0, 100, 0, 0, 0]  # 4 ranks: blocks {0, 1} and {4, 5} have 100 each, round-robin rank 0 has both
     busiest = {"contiguous": 2.0, "round-robin": 4.0, "file": 2.0}

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,18 @@ def test_a_model_is_a_name_a_config_or_a_shape(files, tmp_path):
             "topology.ep: 3 does not divide 256 experts; valid sizes: 1, 2, 4",
         ),
         ({"layer_inputs": ("attention",) * 39}, "layer_inputs: 39 layers, qwen3.6-35b-a3b has 40"),
+        # A group of two ranks: one can hold every row, which is twice the even share, and never more.
+        ({"observed": Observed(share=99)}, "observed: share 99 is above 2, the most there can be: ep = 2"),
+        ({"observed": Observed(share=Decimal("2.01"))}, "observed: share 2.01 is above 2, the most there can be: ep = 2"),
+        (
+            {"observed": Observed(share_by_layer=(None,) * 39 + (Decimal("2.5"),))},
+            "observed: share 2.5 is above 2, the most there can be: ep = 2",
+        ),
+        # 256 experts, top-8: a token's experts are distinct, so that a rank of 64 gets at most 32 times the even share.
+        (
+            {"observed": Observed(share=33), "topology": Topology(ep=64, cp=2, ep_group_is_cp_group=False)},
+            "observed: share 33 is above 32, the most there can be: num_experts / top_k = 256 / 8",
+        ),
         ({"observed": Observed(share_by_layer=(1, 1))}, "observed.share_by_layer: 2 layers, qwen3.6-35b-a3b has 40"),
     ],
 )

@@ -383,10 +383,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
         read_table(path)
 
 
-def test_a_missing_file_says_how_to_make_one_and_a_folder_is_not_readable(tmp_path):
+def test_a_missing_file_says_how_to_make_one_and_a_folder_is_none(tmp_path):
     with pytest.raises(InputError, match="routing fit RUN --out"):
         read_table(tmp_path / "absent.yaml")
-    with pytest.raises(StorageError, match="not readable"):
+    with pytest.raises(InputError, match="is a directory, not a file"):
         read_table(tmp_path)
 
 

@@ -56,6 +56,14 @@ def test_a_part_that_is_gone_is_named(run_folder):
         open_run(run_folder)
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_part_that_something_else_took_the_place_of_is_named(run_folder, make):
+    (run_folder / "loads-00000.parquet").unlink()
+    make(run_folder / "loads-00000.parquet")
+    with pytest.raises(DamagedDataError, match=r"loads-00000\.parquet: in the manifest, and not a plain file"):
+        open_run(run_folder)
+
+
 def test_a_part_that_the_manifest_lacks_is_ignored_with_a_notice(run_folder):
     pq.write_table(pa.table({"segment_id": [9]}), run_folder / "loads-00009.parquet")
     (run_folder / "loads-00008.parquet.tmp-1").write_bytes(b"torn")

@@ -8,7 +8,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from routing.core.errors import InputError, StorageError
+from routing.core.errors import InputError
 from routing.core.wave import TARGETS, Wave
 from routing.store.waves import parse_wave, read_wave, read_waves, wave_text
 from tests.estimate.waves import WAVE_TEXT, ranked_wave
@@ -186,7 +186,7 @@ def test_which_gdn_kernels_run_survives_a_round_trip():
 def test_an_absent_unreadable_or_huge_file_is_said_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"no-such\.yaml: no such file; lay one out: routing wave"):
         read_wave(tmp_path / "no-such.yaml")
-    with pytest.raises(StorageError, match="not readable"):
+    with pytest.raises(InputError, match="is a directory, not a file"):
         read_wave(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"model: \xff")
     with pytest.raises(InputError, match="not UTF-8 at byte 7"):
