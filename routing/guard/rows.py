@@ -4,7 +4,7 @@ A tensor's rows stay on its device until the step ends: each layer's are copied 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from routing.core.errors import InputError
 
@@ -18,22 +18,19 @@ class HeldRows:
     def __init__(self, by_rank: Callable[[Any], Any] | None = None) -> None:
         """`by_rank` sums a tensor or array [additions, experts] to [additions, ranks] where it is; without it all are read."""
         self._by_rank = by_rank
-        self._order: list[tuple[int, list[int] | None]] = []
         self._buffers: dict[tuple[Any, ...], _Buffer] = {}
-        self._places: list[tuple[_Buffer, int] | None] = []
+        self._seen: list[tuple[int, list[int] | _Place]] = []
 
     def add(self, layer: int, rows: Any) -> None:
-        """Keeps a copy of `rows`; a tensor's on its own device, without waiting for it."""
+        """Keeps a copy of `rows`; a tensor's on its own device, without waiting for it. Rows that are refused leave nothing."""
         if hasattr(rows, "new_empty"):  # a torch tensor
             key = (rows.device, rows.dtype, len(rows))
             buffer = self._buffers.get(key)
             if buffer is None:
                 buffer = self._buffers[key] = _Buffer(rows)
-            self._places.append((buffer, buffer.add(rows)))
-            self._order.append((layer, None))
+            self._seen.append((layer, _Place(buffer, buffer.add(rows))))
         else:
-            self._places.append(None)
-            self._order.append((layer, whole_rows(self._of_array(rows) if hasattr(rows, "tolist") else rows, layer)))
+            self._seen.append((layer, whole_rows(self._of_array(rows) if hasattr(rows, "tolist") else rows, layer)))
 
     def _of_array(self, rows: Any) -> list[Any]:
         """A NumPy array by rank, or as it is where ranks are no view of it; float32 sums are exact below 2**24 alone."""
@@ -42,17 +39,20 @@ class HeldRows:
         return read
 
     def take(self) -> list[tuple[int, list[int]]]:
-        """(layer, rows) of every addition since the last call: one copy to the host for each device."""
-        read = {id(buffer): buffer.take(self._by_rank) for buffer in self._buffers.values()}
-        taken = []
-        for (layer, rows), place in zip(self._order, self._places, strict=True):
-            if place is not None:
-                rows = whole_rows(read[id(place[0])][place[1]], layer)
-            assert rows is not None
-            taken.append((layer, rows))
-        self._order.clear()
-        self._places.clear()
-        return taken
+        """(layer, rows) of every addition since the last call: one copy to the host for each device.
+
+        InputError for rows that are no counts; the additions are gone then too, so that the next call begins anew.
+        """
+        try:
+            read = {id(buffer): buffer.read(self._by_rank) for buffer in self._buffers.values()}
+            return [
+                (layer, whole_rows(read[id(rows.buffer)][rows.index], layer) if isinstance(rows, _Place) else rows)
+                for layer, rows in self._seen
+            ]
+        finally:
+            self._seen.clear()
+            for buffer in self._buffers.values():
+                buffer.clear()
 
 
 class _Buffer:
@@ -69,17 +69,26 @@ class _Buffer:
             grown = self._rows.new_empty((2 * self._used, self._rows.shape[1]))
             grown[: self._used].copy_(self._rows)
             self._rows = grown
-        place, self._used = self._used, self._used + 1
-        self._rows[place].copy_(rows.detach())
-        return place
+        self._rows[self._used].copy_(rows.detach())
+        self._used += 1
+        return self._used - 1
 
-    def take(self, by_rank: Callable[[Any], Any] | None) -> list[list[int]]:
-        used, self._used = self._used, 0
-        rows = self._rows[:used]
+    def read(self, by_rank: Callable[[Any], Any] | None) -> list[list[int]]:
+        rows = self._rows[: self._used]
         if rows.is_floating_point():
             rows = rows.double()  # sums of float32 are exact below 2**24 alone
-        read: list[list[int]] = (by_rank(rows) if by_rank is not None and used else rows).tolist()
+        read: list[list[int]] = (by_rank(rows) if by_rank is not None and self._used else rows).tolist()
         return read
+
+    def clear(self) -> None:
+        self._used = 0
+
+
+class _Place(NamedTuple):
+    """Where a tensor's rows stand until the step ends."""
+
+    buffer: _Buffer
+    index: int
 
 
 def whole_rows(rows: Sequence[Any], layer: int) -> list[int]:

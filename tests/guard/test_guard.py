@@ -218,7 +218,7 @@ def test_rows_that_are_no_whole_tokens_are_said_once(caplog):
         (0, EVEN, "layer 0 is no MoE layer of tiny-guarded"),
         (1, EVEN[:-1], "not of 8 experts or 4 ranks"),
         (1, torch.ones(8, 3), "not of 8 experts or 4 ranks"),
-        (1, [-1, *EVEN[1:]], "'-1' is no number of rows"),
+        (1, [-1, *EVEN[1:]], "is no number of rows"),
         (1, [0.5, *EVEN[1:]], "'0.5' is no number of rows"),
         (1, [float("nan")] * 8, "'nan' is no number of rows"),
         (1, torch.tensor([float("inf")] * 8), "'inf' is no number of rows"),
@@ -234,6 +234,46 @@ def test_what_is_no_count_is_refused_with_its_layer(layer, rows, said):
 
     with pytest.raises(InputError, match=said):
         one_step()
+
+
+NO_COUNTS = [-1000, *EVEN[1:]]
+
+
+@pytest.mark.fault(
+    "rows that are no counts reach the training guard",
+    how="a layer of -1000 rows between two good ones, as a list, an array and a tensor, seven steps after it",
+    tries=3,
+    outcome="the step is refused once, the next ones are judged in their own layers",
+)
+@pytest.mark.parametrize("made", [list, np.array, torch.tensor])
+def test_rows_that_are_refused_cost_their_own_step_and_no_later_one(made):
+    guard = AllowanceGuard(table(), ep=4)
+
+    def one_bad_step():
+        for rows in (EVEN, NO_COUNTS, EVEN):
+            guard.see(1, made(rows))
+        guard.end_step(0)
+
+    with pytest.raises(InputError, match="is no number of rows"):
+        one_bad_step()
+    for step in range(1, 7):
+        guard.see(1, torch.tensor(EVEN))
+        guard.see(1, EVEN)
+        assert guard.end_step(step) == ()
+    guard.see(2, torch.tensor(ABOVE))
+    (one,) = guard.end_step(7)
+    assert (one.step, one.layer, one.busiest_rows) == (7, 2, 301)
+
+
+@pytest.mark.parametrize("made", [list, np.array])
+def test_a_trainer_that_goes_on_after_refused_rows_is_told_of_the_others(made):
+    guard = AllowanceGuard(table(), ep=4)
+    guard.see(1, torch.tensor(EVEN))
+    with pytest.raises(InputError, match="is no number of rows"):
+        guard.see(1, made(NO_COUNTS))
+    guard.see(2, made(ABOVE))
+    (one,) = guard.end_step(0)
+    assert (one.layer, one.busiest_rows) == (2, 301)
 
 
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
