@@ -218,11 +218,20 @@ def test_rows_that_are_no_whole_tokens_are_said_once(caplog):
         (0, EVEN, "layer 0 is no MoE layer of tiny-guarded"),
         (1, EVEN[:-1], "not of 8 experts or 4 ranks"),
         (1, torch.ones(8, 3), "not of 8 experts or 4 ranks"),
-        (1, [-1, *EVEN[1:]], "'-1' is no number of rows"),
+        (1, [-1, *EVEN[1:]], "is no number of rows"),
         (1, [0.5, *EVEN[1:]], "'0.5' is no number of rows"),
         (1, [float("nan")] * 8, "'nan' is no number of rows"),
         (1, torch.tensor([float("inf")] * 8), "'inf' is no number of rows"),
         (1, torch.tensor(EVEN, dtype=torch.bfloat16), "rows of torch.bfloat16 are not exact"),
+        (1, np.array(EVEN, dtype=np.float16), "rows of float16 are not exact"),
+        (1, [10**30, *EVEN[1:]], "layer 1: '10{30}' is no number of rows"),
+        (1, [10**15, *EVEN[1:]], "layer 1: more than 1,000,000,000,000,000 rows"),
+        (1, np.array([2**64 - 1, *EVEN[1:]], dtype=np.uint64), "layer 1: '18446744073709551615' is no number of rows"),
+        (1, torch.tensor([2**62] * 8), "layer 1: '4611686018427387904' is no number of rows"),
+        (1, np.array(["1"] * 8), "layer 1: '1' is no number of rows"),
+        (1, np.ma.array(EVEN, mask=[True] + [False] * 7), "layer 1: 'None' is no number of rows"),
+        (1, torch.tensor(EVEN).to_sparse(), "rows of torch.int64, torch.sparse_coo on cpu: hand in a dense tensor"),
+        (1, torch.empty(8, device="meta"), "rows of torch.float32, torch.strided on meta: hand in a dense tensor"),
     ],
 )
 def test_what_is_no_count_is_refused_with_its_layer(layer, rows, said):
@@ -234,6 +243,76 @@ def test_what_is_no_count_is_refused_with_its_layer(layer, rows, said):
 
     with pytest.raises(InputError, match=said):
         one_step()
+
+
+@pytest.mark.fault(
+    "counts by expert that are negative or broken, hidden by the sum of a rank",
+    how="-1 beside 201, and two halves, on one rank, in tensors and arrays, under all three placements",
+    tries=27,
+    outcome="the layer and the count are named, as of a list",
+)
+@pytest.mark.parametrize("kind", ["contiguous", "round-robin", "file"])
+@pytest.mark.parametrize(
+    ("made", "types"), [(np.array, (np.int64, np.int32, np.float64, np.float32)), (torch.tensor, (torch.int64, torch.float32))]
+)
+def test_a_count_that_is_none_is_refused_where_its_ranks_sum_is_one(made, types, kind):
+    file = PlacementFile(ep=4, layers=tuple(LayerPlacement(layer=layer, ranks=(0, 0, 1, 1, 2, 2, 3, 3)) for layer in (1, 2)))
+    placement = Placement(kind=kind, file=file if kind == "file" else None)
+    # Experts 0 and 1, and 0 and 4, share a rank under one of the placements.
+    negative, halves = [-1, 201, 100, 100, 201, 100, 100, 100], [0.5, 0.5, 100, 100, 0.5, 100.5, 100, 100]
+    for dtype in types:
+        for rows, said in ((negative, "-1"), (halves, "0.5")):
+            if said == "0.5" and "int" in str(dtype):
+                continue
+            guard = AllowanceGuard(table(placement=placement.name), ep=4, placement=placement)
+
+            def one_step(guard=guard, rows=rows, dtype=dtype):
+                guard.see(1, torch.tensor(EVEN))
+                guard.see(2, made(rows, dtype=dtype))
+                guard.end_step(0)
+
+            with pytest.raises(InputError, match=rf"layer 2: '{said}(\.0)?' is no number of rows"):
+                one_step()
+
+
+NO_COUNTS = [-1, *EVEN[1:]]
+
+
+@pytest.mark.fault(
+    "rows that are no counts reach the training guard",
+    how="a layer of -1000 rows between two good ones, as a list, an array and a tensor, seven steps after it",
+    tries=3,
+    outcome="the step is refused once, the next ones are judged in their own layers",
+)
+@pytest.mark.parametrize("made", [list, np.array, torch.tensor])
+def test_rows_that_are_refused_cost_their_own_step_and_no_later_one(made):
+    guard = AllowanceGuard(table(), ep=4)
+
+    def one_bad_step():
+        for rows in (EVEN, NO_COUNTS, EVEN):
+            guard.see(1, made(rows))
+        guard.end_step(0)
+
+    with pytest.raises(InputError, match="is no number of rows"):
+        one_bad_step()
+    for step in range(1, 7):
+        guard.see(1, torch.tensor(EVEN))
+        guard.see(1, EVEN)
+        assert guard.end_step(step) == ()
+    guard.see(2, torch.tensor(ABOVE))
+    (one,) = guard.end_step(7)
+    assert (one.step, one.layer, one.busiest_rows) == (7, 2, 301)
+
+
+@pytest.mark.parametrize("made", [list, np.array])
+def test_a_trainer_that_goes_on_after_refused_rows_is_told_of_the_others(made):
+    guard = AllowanceGuard(table(), ep=4)
+    guard.see(1, torch.tensor(EVEN))
+    with pytest.raises(InputError, match="is no number of rows"):
+        guard.see(1, made(NO_COUNTS))
+    guard.see(2, made(ABOVE))
+    (one,) = guard.end_step(0)
+    assert (one.layer, one.busiest_rows) == (2, 301)
 
 
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
