@@ -96,6 +96,8 @@ def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> Re
 def _token_ids(part: Mapping[str, Any]) -> npt.NDArray[np.int64]:
     prompt, completion = _first(part, PROMPT_KEYS), _first(part, COMPLETION_KEYS)
     whole = _first(part, WHOLE_KEYS)
+    if prompt and completion and prompt != "input_ids" and part.get("input_ids") is not None:
+        raise FaultError("token_ids", f"input_ids beside {prompt} and {completion}: leave out what is not meant")
     if prompt and completion:
         return np.concatenate([_ids(part[prompt], prompt), _ids(part[completion], completion)])
     if whole:

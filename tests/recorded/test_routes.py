@@ -128,6 +128,13 @@ def test_padding_is_dropped_only_where_every_id_has_its_row_of_routes():
     assert recorded.token_ids.tolist() == [10, 11]
 
 
+def test_beside_a_completion_input_ids_are_the_prompt():
+    recorded, _ = held(ids=[10], row={"completion_token_ids": [11, 12]})
+    assert recorded.token_ids.tolist() == [10, 11, 12]
+    reason, said = fault(ids=[10], row={"prompt_token_ids": [10], "completion_token_ids": [11, 12]})
+    assert (reason, said) == ("token_ids", "input_ids beside prompt_token_ids and completion_token_ids: leave out what is not meant")
+
+
 def test_eight_bits_cannot_name_more_experts_than_they_count():
     large = ModelShape(num_layers=4, moe_layers=(1, 3), num_experts=257, top_k=2, hidden_size=8, expert_ffn_size=8)
     assert fault(ROUTES.astype(np.uint8), model=large) == ("num_experts", "ids of type uint8 can't name 257 experts")
