@@ -122,6 +122,8 @@ def _layers(text: str) -> tuple[int, ...]:
         first, _, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not last)) or len(part) > 12:
             raise InputError(f"--layers: {part[:20]!r} is no layer or range of layers, as 0,2-5")
+        if last and int(last) < int(first):
+            raise InputError(f"--layers: {part.strip()!r} runs backwards; as {last}-{first}")
         found += range(int(first), int(last or first) + 1)
         if len(found) > 10_000:
             raise InputError(f"--layers: {text[:40]!r} names more layers than a model has")

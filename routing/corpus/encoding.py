@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import InputError
+from routing.core.masks import kept_places
 from routing.corpus.documents import Conversation, RawDocument, RefusedError, TokenIds
 from routing.corpus.files import DealtRow
 from routing.corpus.normalise import normalise
@@ -109,9 +110,10 @@ def _whole_numbers(values: object, key: str) -> npt.NDArray[Any]:
 def _mask(mask: object, num_ids: int) -> npt.NDArray[np.bool_]:
     if mask is None:
         return np.ones(num_ids, dtype=np.bool_)
-    if not isinstance(mask, list) or len(mask) != num_ids or not all(bit in (0, 1) for bit in mask):
-        raise RefusedError("token_ids", f"attention_mask is not {num_ids} zeros and ones")
-    return np.asarray(mask, dtype=np.bool_)
+    try:
+        return np.asarray(kept_places(mask, num_ids), dtype=np.bool_)
+    except ValueError as error:
+        raise RefusedError("token_ids", str(error)) from None
 
 
 def _require_one_sequence(positions: object, kept: npt.NDArray[np.bool_]) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import InputError
-from routing.recorded.rows import ROUTES_KEYS, ROW_KEYS
+from routing.recorded.rows import MASK_KEY, ROUTES_KEYS, ROW_KEYS
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-_MASK, _LENGTHS = "attention_mask", "lengths"
+_LENGTHS = "lengths"
 _MAX_HEADER_BYTES = 10**8
 
 
@@ -63,7 +63,7 @@ def array_rows(arrays: Arrays, *, name: str) -> Iterator[Mapping[str, Any]]:
     groups: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         group, _, last = key.rpartition(".")
-        if last in (*ROW_KEYS, _MASK, _LENGTHS):
+        if last in (*ROW_KEYS, _LENGTHS):
             groups.setdefault(group, {})[last] = array
     groups = {group: held for group, held in groups.items() if any(key in held for key in ROUTES_KEYS)}
     if not groups:
@@ -76,19 +76,26 @@ def _group_rows(held: Mapping[str, npt.NDArray[Any]], *, name: str) -> Iterator[
     routes_key = next(key for key in ROUTES_KEYS if key in held)
     routes = held[routes_key]
     whole = next((held[key] for key in ("input_ids", "tokens", "token_ids") if key in held), None)
+    mask = held.get(MASK_KEY)
     if routes.ndim == 4:
-        mask = held.get(_MASK)
         if mask is None or whole is None or not (whole.shape == mask.shape == routes.shape[:2]):
             shape = list(routes.shape[:2])
-            raise InputError(f"{name}: routes of a batch need token ids and {_MASK} of shape {shape}: padding is no token")
-        for place, row_mask in enumerate(mask.astype(bool)):
-            yield {"input_ids": whole[place][row_mask], routes_key: routes[place][row_mask]}
+            raise InputError(f"{name}: routes of a batch need token ids and {MASK_KEY} of shape {shape}: padding is no token")
+        for ids, row_mask, row_routes in zip(whole, mask, routes, strict=True):
+            yield {"input_ids": ids, MASK_KEY: row_mask, routes_key: row_routes}
     elif _LENGTHS in held:
-        ends = np.cumsum(held[_LENGTHS], dtype=np.int64)
-        if whole is None or not len(ends) or (held[_LENGTHS] < 0).any() or not ends[-1] == len(whole) == len(routes):
+        lengths = held[_LENGTHS]
+        negative = np.flatnonzero(lengths < 0)
+        if len(negative):
+            raise InputError(f"{name}: {_LENGTHS} holds {lengths.flat[negative[0]]} at {negative[0]}; a length is 0 or more")
+        ends = np.cumsum(lengths, dtype=np.int64)
+        if whole is None or not len(ends) or not ends[-1] == len(whole) == len(routes):
             total = ends[-1] if len(ends) else 0
             raise InputError(f"{name}: {_LENGTHS} sum to {total}, for {len(routes)} rows of routes")
+        if mask is not None and mask.shape != whole.shape:
+            raise InputError(f"{name}: {MASK_KEY} of shape {list(mask.shape)} beside {len(whole)} ids"[:300])
         for start, end in zip([0, *ends[:-1]], ends, strict=True):
-            yield {"input_ids": whole[start:end], routes_key: routes[start:end]}
+            row_mask = None if mask is None else mask[start:end]
+            yield {"input_ids": whole[start:end], MASK_KEY: row_mask, routes_key: routes[start:end]}
     else:
         yield {key: int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array for key, array in held.items()}

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from routing.core.masks import kept_places
 from routing.recorded.faults import FaultError, Routes
 
 ROUTES_KEYS = ("routed_experts", "rollout_routed_experts", "expert_ids", "topk_ids")
 PROMPT_ROUTES_KEY = "prompt_routed_experts"
 WHOLE_KEYS = ("input_ids", "tokens", "token_ids")
 PROMPT_KEYS = ("prompt_token_ids", "prompt_ids", "input_ids")
+MASK_KEY = "attention_mask"
 COMPLETION_KEYS = ("completion_token_ids", "response_token_ids", "response_ids", "output_ids", "token_ids")
 _OTHER_KEYS = (
+    MASK_KEY,
     "num_experts",
     "cached_tokens",
     "meta_info",
@@ -34,7 +37,7 @@ _NUMPY_MAGIC = b"\x93NUMPY"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedRow:
-    """One sequence as its file holds it: `token_ids` int64 [T], `routes` [rows, layers, top-k] as recorded, unchecked.
+    """One sequence without its padding: `token_ids` int64 [T], `routes` [rows, layers, top-k] as recorded, unchecked.
 
     `cached_tokens` leading tokens came from a prefix cache, where the row says so. `num_experts` is what the row claims.
     """
@@ -69,7 +72,7 @@ def _art_choices(history: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> RecordedRow:
-    """The sequence in one of `sequences`; FaultError where ids or routes are absent or of no readable shape.
+    """The sequence in one of `sequences`; FaultError where ids or routes are absent, or they or the mask are of no readable shape.
 
     Routes as base64 text are a `.npy` file, or int32 of every one of `num_layers` decoder layers and `top_k` (SGLang).
     """
@@ -79,9 +82,12 @@ def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> Re
         raise FaultError("layout", f"no expert ids under {', '.join(ROUTES_KEYS)}")
     if len({one.shape[1:] for one in routes}) > 1:
         raise FaultError("layout", f"prompt and completion routes of shapes {routes[0].shape} and {routes[1].shape}")
+    token_ids, kept_routes = _without_padding(
+        _token_ids(part), np.concatenate(routes) if len(routes) > 1 else routes[0], part.get(MASK_KEY)
+    )
     return RecordedRow(
-        token_ids=_token_ids(part),
-        routes=np.concatenate(routes) if len(routes) > 1 else routes[0],
+        token_ids=token_ids,
+        routes=kept_routes,
         cached_tokens=_count(part.get("cached_tokens"), "cached_tokens") or 0,
         num_experts=_count(part.get("num_experts"), "num_experts"),
     )
@@ -90,11 +96,28 @@ def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> Re
 def _token_ids(part: Mapping[str, Any]) -> npt.NDArray[np.int64]:
     prompt, completion = _first(part, PROMPT_KEYS), _first(part, COMPLETION_KEYS)
     whole = _first(part, WHOLE_KEYS)
+    if prompt and completion and prompt != "input_ids" and part.get("input_ids") is not None:
+        raise FaultError("token_ids", f"input_ids beside {prompt} and {completion}: leave out what is not meant")
     if prompt and completion:
         return np.concatenate([_ids(part[prompt], prompt), _ids(part[completion], completion)])
     if whole:
         return _ids(part[whole], whole)
     raise FaultError("token_ids", f"no token ids under {', '.join(WHOLE_KEYS)}, nor a prompt with a completion")
+
+
+def _without_padding(ids: npt.NDArray[np.int64], routes: Routes, mask: Any) -> tuple[npt.NDArray[np.int64], Routes]:
+    """The ids and the rows of routes where the mask is 1."""
+    if mask is None:
+        return ids, routes
+    try:
+        kept = np.asarray(kept_places(mask.tolist() if isinstance(mask, np.ndarray) else mask, len(ids)), dtype=np.bool_)
+    except ValueError as error:
+        raise FaultError("token_ids", str(error)) from None
+    if kept.all():
+        return ids, routes
+    if len(routes) != len(ids):
+        raise FaultError("token_ids", f"{MASK_KEY} marks padding, but {len(routes)} rows of routes stand beside {len(ids)} ids")
+    return ids[kept], routes[kept]
 
 
 def _first(part: Mapping[str, Any], keys: tuple[str, ...]) -> str:

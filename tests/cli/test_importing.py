@@ -54,6 +54,10 @@ def test_bad_counts_end_in_one_line_and_no_run(invoke, counts_file, tmp_path, ar
     assert len(err.splitlines()) == 1
 
 
-def test_layers_are_numbers_or_ranges(invoke, counts_file, tmp_path):
-    code, _, err = invoke("import", "routes", counts_file, "--model", tmp_path, "--out", tmp_path / "run", "--layers", "1,x")
-    assert (code, "--layers: 'x' is no layer or range of layers" in err) == (2, True)
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [("1,x", "--layers: 'x' is no layer or range of layers"), ("0-2,5-3", "--layers: '5-3' runs backwards; as 3-5")],
+)
+def test_layers_are_numbers_or_rising_ranges(invoke, counts_file, tmp_path, layers, said):
+    code, _, err = invoke("import", "routes", counts_file, "--model", tmp_path, "--out", tmp_path / "run", "--layers", layers)
+    assert (code, said in err) == (2, True)

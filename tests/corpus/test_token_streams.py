@@ -78,6 +78,35 @@ def test_a_prompt_and_its_completion_are_one_sequence(read, write):
     assert corpus.refusals[0].detail == "'completion_token_ids' is absent or null, not a list"
 
 
+def test_beside_a_completion_input_ids_are_the_prompt(read, write):
+    both = {"input_ids": [64], "completion_token_ids": [65, 66]}
+    texts, corpus = read(write("a.jsonl", [both, {**both, "prompt_token_ids": [67]}, {**both, "completion_token_ids": 5}]))
+    assert texts == ["abc"]
+    assert [refusal.detail for refusal in corpus.refusals] == [
+        "'input_ids' beside 'prompt_token_ids' and 'completion_token_ids': leave out what is not meant",
+        "'completion_token_ids' is a number, not a list",
+    ]
+
+
+@pytest.mark.parametrize("prompt", ["prompt_token_ids", "input_ids"])
+@pytest.mark.parametrize(
+    ("beside", "is_kept"),
+    [
+        ({"attention_mask": [0, 0, 1, 1, 0, 0]}, True),
+        ({"attention_mask": [0, 0, 1]}, False),
+        ({"attention_mask": [0, 0, 1, 1, 0, 2]}, False),
+        ({"attention_mask": [0, 0, 1, 1, 0, 0], "position_ids": [0, 0, 0, 1, 0, 0]}, True),
+        ({"attention_mask": [0, 0, 1, 1, 0, 0], "position_ids": [0, 0, 0, 0, 0, 0]}, False),
+        ({"position_ids": [0, 1, 2, 0, 1, 2]}, False),
+    ],
+)
+def test_mask_and_positions_are_those_of_a_prompt_with_its_completion(read, write, prompt, beside, is_kept):
+    row = {prompt: [256, 256, 64], "completion_token_ids": [65, 256, 256], **beside}
+    texts, corpus = read(write("a.jsonl", [{"input_ids": [67]}, row]))
+    assert texts == (["d", "ab"] if is_kept else ["d"])
+    assert refused(corpus) == ([] if is_kept else [(1, "token_ids")])
+
+
 @pytest.mark.parametrize(
     ("positions", "is_kept"),
     [

@@ -98,6 +98,43 @@ def test_a_row_that_contradicts_the_model_or_has_no_ids_is_refused(row, reason):
     assert fault(row=row)[0] == reason
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("as_array", [list, np.array])
+@pytest.mark.parametrize("mask", [[0, 1, 1], [False, True, True], [0.0, 1.0, 1.0]])
+def test_padding_loses_its_id_and_its_row_of_routes(mask, as_array):
+    recorded, _ = held(changed(0, 0), row={"attention_mask": as_array(mask)})
+    assert recorded.token_ids.tolist() == [11, 12]
+    assert np.array_equal(recorded.routes, ROUTES[1:])
+
+
+@pytest.mark.fault(
+    "recorded routes with a mask that is none: NaN, other numbers, additive, of another length",
+    how="the mask of one row changed",
+    tries=6,
+    outcome="refused with its reason",
+)
+@pytest.mark.parametrize("mask", [[NAN, 1, 1], [2, 1, 1], [-INF, 0, 0], [0, 1], [[0, 1, 1]], 1])
+def test_a_mask_of_anything_but_a_zero_or_one_for_each_id_is_refused(mask):
+    said = ("token_ids", "attention_mask is not 3 zeros and ones")
+    assert fault(row={"attention_mask": mask}) == said
+    assert fault(row={"attention_mask": np.array(mask)}) == said
+
+
+def test_padding_is_dropped_only_where_every_id_has_its_row_of_routes():
+    assert fault(ROUTES[:2], row={"attention_mask": [0, 1, 1]}, drop_last=True)[0] == "token_ids"
+    recorded, _ = held(ROUTES[:2], row={"attention_mask": [1, 1, 1]}, drop_last=True)
+    assert recorded.token_ids.tolist() == [10, 11]
+
+
+def test_beside_a_completion_input_ids_are_the_prompt():
+    recorded, _ = held(ids=[10], row={"completion_token_ids": [11, 12]})
+    assert recorded.token_ids.tolist() == [10, 11, 12]
+    reason, said = fault(ids=[10], row={"prompt_token_ids": [10], "completion_token_ids": [11, 12]})
+    assert (reason, said) == ("token_ids", "input_ids beside prompt_token_ids and completion_token_ids: leave out what is not meant")
+
+
 def test_eight_bits_cannot_name_more_experts_than_they_count():
     large = ModelShape(num_layers=4, moe_layers=(1, 3), num_experts=257, top_k=2, hidden_size=8, expert_ffn_size=8)
     assert fault(ROUTES.astype(np.uint8), model=large) == ("num_experts", "ids of type uint8 can't name 257 experts")

@@ -272,10 +272,44 @@ def test_a_batch_without_a_mask_and_lengths_that_do_not_add_up_are_refused(recor
     flat = end_to_end(recorded_rows[:2])
     flat["lengths"][0] += 1
     np.savez(tmp_path / "flat.npz", **flat)
+    negative = end_to_end(recorded_rows[:2])
+    negative["lengths"] = np.array([len(negative["input_ids"]) + 5, -5])
+    np.savez(tmp_path / "negative.npz", **negative)
+    np.savez(tmp_path / "longer.npz", **end_to_end(recorded_rows[:2]), attention_mask=np.ones(10**4))
     np.savez(tmp_path / "objects.npz", routed_experts=np.array([{}], dtype=object))
-    for name, said in (("batch", "attention_mask"), ("flat", "lengths sum to"), ("objects", "no .npz of plain arrays")):
+    for name, said in (
+        ("batch", "attention_mask"),
+        ("flat", "lengths sum to"),
+        ("negative", "lengths holds -5 at 1"),
+        ("longer", r"attention_mask of shape \[10000\]"),
+        ("objects", "no .npz of plain arrays"),
+    ):
         with pytest.raises(InputError, match=said):
             take(tmp_path / f"{name}.npz")
+
+
+@pytest.mark.parametrize("padding", [float("nan"), 2, -float("inf")])
+def test_a_batch_whose_mask_is_no_mask_is_refused(recorded_rows, take, tmp_path, padding):
+    batch = padded(recorded_rows[:2])
+    mask = batch["attention_mask"].astype(float)
+    mask[mask == 0] = padding
+    np.savez(tmp_path / "batch.npz", **{**batch, "attention_mask": mask})
+    with pytest.raises(CheckFailedError, match="zeros and ones"):
+        take(tmp_path / "batch.npz")
+
+
+def test_padding_of_one_sequence_and_of_sequences_end_to_end_is_no_token(recorded_rows, take, tmp_path):
+    flat = end_to_end(recorded_rows[:2])
+    mask = np.ones(len(flat["input_ids"]), int)
+    mask[[0, 1, -1]] = 0
+    np.savez(tmp_path / "flat.npz", **flat, attention_mask=mask)
+    _, run = take(tmp_path / "flat.npz", out="flat")
+    assert run.manifest.corpus.tokens_logical == len(mask) - 3
+    first = recorded_rows[0]
+    row = {**first, "attention_mask": [0, 0] + [1] * (len(first["input_ids"]) - 2)}
+    as_json([row], tmp_path / "row.jsonl")
+    _, run = take(tmp_path / "row.jsonl", out="row")
+    assert run.manifest.corpus.tokens_logical == len(first["input_ids"]) - 2
 
 
 def test_an_import_that_stops_leaves_nothing_to_query_and_begins_again(
