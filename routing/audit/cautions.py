@@ -25,8 +25,9 @@ def cautions(facts: Facts) -> Iterator[str]:
             yield f"{quoted(run.name)}: {left_out} left out (--skip-bad), to which a router gave NaN, Inf or equal logits."
     yield from _marked(facts)
     yield from _few_batches(facts)
-    thin = sorted({one.entry.batch_tokens for one in facts.entries if "low_evidence" in one.warning_codes}, reverse=True)
-    if thin:
+    low = {one.entry.batch_tokens for one in facts.entries if "low_evidence" in one.warning_codes}
+    told = {one.entry.batch_tokens for one in facts.entries if one.few_batches is not None}
+    if thin := sorted(low - told, reverse=True):
         yield f"Evidence is low at {listed(map(size, thin))} tokens, see the warnings in the allowance table."
     if any("one_policy" in one.warning_codes for one in facts.entries):
         yield "The table rests on one policy; another of the same shape, or the same one later in training, may route otherwise."
