@@ -33,8 +33,9 @@ def verify(
     if files:
         _verify_table(files[0], folders, placement, as_json)
         return
-    if placement is not None:
-        raise InputError("--placement: is of an allowance table; none was named")
+    for option, value in (("--placement", placement), ("--runs", runs)):
+        if value is not None:
+            raise InputError(f"{option}: is of an allowance table; none was named")
     from routing.stages.verify import verify as verify_stage
 
     answer = verify_stage(folders, batch_sizes=BATCH_SIZES)

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from routing.core.errors import StorageError
+from routing.store.files import sha256_of
 
 
 def hash_path(path: Path, *, name: str) -> tuple[str, int]:
@@ -11,10 +12,10 @@ def hash_path(path: Path, *, name: str) -> tuple[str, int]:
     try:
         if path.is_dir():
             members = sorted(member for member in path.rglob("*") if member.is_file())
-            hashed = [(member.relative_to(path).as_posix(), *_hash_file(member)) for member in members]
-            lines = "".join(f"{digest}  {relative}\n" for relative, digest, _ in hashed)
-            return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(), sum(size for *_, size in hashed)
-        return _hash_file(path)
+            lines = "".join(f"{sha256_of(member)}  {member.relative_to(path).as_posix()}\n" for member in members)
+            num_bytes = sum(member.stat().st_size for member in members)
+            return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(), num_bytes
+        return sha256_of(path), path.stat().st_size
     except OSError as error:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
 
@@ -27,8 +28,3 @@ def state_of(path: Path, *, name: str) -> tuple[tuple[str, int, int, int], ...]:
     except OSError as error:
         raise StorageError(f"{name}: cannot read: {error.strerror}") from None
     return tuple((member, stat.st_ino, stat.st_size, stat.st_mtime_ns) for member, stat in stats)
-
-
-def _hash_file(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()

@@ -7,6 +7,7 @@ from typing import Any
 
 from routing.core.errors import DamagedDataError
 from routing.store.content import require_content
+from routing.store.part_check import next_step
 from routing.store.repair import Repair, find_damage, repair_run
 from routing.store.run import open_run, run_name
 
@@ -50,7 +51,7 @@ def _require_nothing_else(folder: Path) -> None:
 
 def _next_step(folder: Path, repaired: Repair, *, dry_run: bool) -> str:
     if dry_run and repaired.damages:
-        return f"routing repair {folder}"
+        return next_step(folder)
     if repaired.manifest.state == "finished":
         return "nothing: the run is whole"
     verb = "measure" if repaired.manifest.recording is None else "import"

@@ -9,6 +9,7 @@ from routing.core.errors import CheckFailedError, DamagedDataError
 from routing.core.placement import CONTIGUOUS, Placement, default_ep_sizes, valid_ep_sizes
 from routing.query.imbalance import imbalance_rows
 from routing.stages.imbalance import open_distinct
+from routing.store.part_check import next_step
 from routing.store.run import Run, require_finished
 from routing.verify.batches import batch_ranks, cut, imbalance_finding, nested_finding
 from routing.verify.files import Integers, RunFiles, file_findings, read_run_files
@@ -99,7 +100,7 @@ def _verified(run: Run, batch_sizes: Sequence[int]) -> tuple[list[Finding], list
 def _require_undamaged(run: Run, found: Sequence[Finding]) -> None:
     for one in found:
         if one.is_damage and one.num_failed:
-            raise DamagedDataError(f"{run.folder}: {_told(one)}; see what is to be done: routing repair {run.folder} --dry-run")
+            raise DamagedDataError(f"{run.folder}: {_told(one)}; see what is to be done: {next_step(run.folder)} --dry-run")
 
 
 def _told(one: Finding) -> str:

@@ -101,14 +101,18 @@ def part_claims(folder: Path) -> Iterator[Callable[[int], AbstractContextManager
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise StorageError(f"{path}: can't be locked, {error.strerror}") from error
+    handle = _open(path)
     try:
         yield handle
     finally:
         os.close(handle)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path}: can't lock the run, {error.strerror}") from error
 
 
 def _remove_locks(folder: Path) -> None:
@@ -119,10 +123,7 @@ def _remove_locks(folder: Path) -> None:
 
 def _locked(path: Path, kind: int) -> int:
     while True:
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise StorageError(f"{path}: can't lock the run, {error.strerror}") from error
+        handle = _open(path)
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError as error:

@@ -1,6 +1,7 @@
 """Is a part of a run the file that was written: by its size, its hash, its columns and its pages."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +15,27 @@ from routing.store.schemas import SCHEMAS
 
 def require_part(folder: Path, part: Part) -> None:
     """DamagedDataError where a part is missing, cut, altered, no Parquet file, or of other columns than its table's."""
-    fault = _fault(folder / part.name, part)
+    _require(folder, part, part_fault(folder, part))
+
+
+def require_decodable(folder: Path, part: Part) -> None:
+    """DamagedDataError where a part can't be decoded, whatever its hash."""
+    _require(folder, part, decoding_fault(folder, part))
+
+
+def _require(folder: Path, part: Part, fault: str | None) -> None:
     if fault is not None:
         raise DamagedDataError(f"{folder / part.name}: {fault}; {next_step(folder)}")
 
 
-def _fault(path: Path, part: Part) -> str | None:
+def next_step(folder: Path) -> str:
+    """What whoever reads of damage does about it, as typed into a shell."""
+    return shlex.join(("routing", "repair", str(folder)))
+
+
+def part_fault(folder: Path, part: Part) -> str | None:
+    """What of a part is not as its manifest says, None where all is; StorageError where it can't be read."""
+    path = folder / part.name
     if path.is_symlink() or not path.is_file():
         odd = "not a plain file" if path.exists() else "not on disk"
         return f"in the manifest, and {'a symbolic link' if path.is_symlink() else odd}"
@@ -39,18 +55,12 @@ def _fault(path: Path, part: Part) -> str | None:
     return None
 
 
-def next_step(folder: Path) -> str:
-    """What whoever reads of damage does about it."""
-    return f"routing repair {folder}"
-
-
-def require_decodable(folder: Path, part: Part) -> None:
-    """DamagedDataError where a part can't be decoded, whatever its hash."""
-    path = folder / part.name
+def decoding_fault(folder: Path, part: Part) -> str | None:
+    """Why a part can't be decoded, None where it can."""
     try:
-        reader = pq.ParquetFile(os.path.abspath(path))
+        reader = pq.ParquetFile(os.path.abspath(folder / part.name))
         for group in range(reader.num_row_groups):
             reader.read_row_group(group)
     except (pa.ArrowException, OSError) as error:
-        what = f"can't be decoded, {' '.join(str(error).split())[:120]}"
-        raise DamagedDataError(f"{path}: {what}; {next_step(folder)}") from error
+        return f"can't be decoded, {' '.join(str(error).split())[:120]}"
+    return None

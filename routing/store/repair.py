@@ -11,9 +11,9 @@ from pathlib import Path
 
 from routing.core.errors import DamagedDataError, StorageError
 from routing.store.manifest import Manifest, Part
-from routing.store.part_check import require_decodable, require_part
+from routing.store.part_check import decoding_fault, part_fault
 from routing.store.rollup import is_known_decoded
-from routing.store.run import RunWriter, is_whole, read_manifest, require_part_names, writing
+from routing.store.run import MANIFEST_NAME, RunWriter, is_whole, read_manifest, require_part_names, writing
 from routing.store.worker_parts import gather, record_faults, record_path
 
 DAMAGED_NAME = "damaged"
@@ -68,7 +68,7 @@ def _found(folder: Path) -> tuple[Manifest, tuple[Damage, ...], tuple[Part, ...]
     is_decoded = manifest.state != "finished" or is_known_decoded(folder, manifest)
     lost = []
     for part in gathered.parts:
-        fault = _part_fault(folder, part, is_decoded=is_decoded)
+        fault = part_fault(folder, part) or (None if is_decoded else decoding_fault(folder, part))
         if fault is None:
             continue
         damages.append(Damage(name=part.name, fault=fault, moved_to=None))
@@ -84,20 +84,11 @@ def _trusted_manifest(folder: Path) -> Manifest:
         manifest = read_manifest(folder)
         require_part_names(folder, manifest)
     except DamagedDataError as error:
-        told = str(error).partition("; ")[0]
+        if not os.path.lexists(folder / MANIFEST_NAME):
+            raise  # says what to do already
         what = "only the manifest says which parts are whole: put a copy of it back, or measure into another --out"
-        raise DamagedDataError(f"{told}; {what}") from error
+        raise DamagedDataError(f"{error}; {what}") from error
     return manifest
-
-
-def _part_fault(folder: Path, part: Part, *, is_decoded: bool) -> str | None:
-    try:
-        require_part(folder, part)
-        if not is_decoded:
-            require_decodable(folder, part)
-    except DamagedDataError as error:
-        return str(error).removeprefix(f"{folder / part.name}: ").partition("; ")[0]
-    return None
 
 
 def _move_aside(folder: Path, name: str) -> str | None:

@@ -87,7 +87,8 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         if folder.is_dir() and any(_PART.fullmatch(name) for name in os.listdir(folder)):
             raise DamagedDataError(
-                f"{path}: gone, and the parts beside it don't say whose they are; put a copy back, or measure into another --out"
+                f"{path}: gone, and the parts beside it don't say whose they are; "
+                "put a copy of it back, or measure into another --out"
             ) from error
         raise InputError(
             f"{folder}: no run here (no {MANIFEST_NAME}); measure one: routing measure POLICY CORPUS --out {folder}"

@@ -160,7 +160,8 @@ def test_a_table_is_verified_with_the_runs_that_it_rests_on_and_no_others(invoke
         ((table, run, other), 1, f"does not rest on {other}"),
         ((table, table, run), 2, "a second table"),
         ((REPOSITORY / "allowances.yaml", run), 2, "is published, not fitted from runs; there is nothing to fit again"),
-        ((run, "--placement", "round-robin"), 2, "is of an allowance table"),
+        ((run, "--placement", "round-robin"), 2, "--placement: is of an allowance table"),
+        ((run, "--runs", other), 2, "--runs: is of an allowance table; none was named"),
         ((tmp_path / "absent",), 2, "no run here"),
     ):
         code, out, err = invoke("verify", *asked)

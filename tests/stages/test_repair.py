@@ -257,3 +257,31 @@ def test_a_finished_run_that_names_too_few_parts_is_gone_on_with(tmp_path):
     with pytest.raises(DamagedDataError, match=f"0 parts of loads, not 1; routing repair {run.folder}"):
         open_run(run.folder)
     assert repair(run.folder, dry_run=False).body["state"] == "measuring"
+
+
+@pytest.fixture
+def oddly_named(tmp_path):
+    """A run in a folder whose name holds what parts an error's halves, a space, and nothing a shell takes as it is."""
+    made = {"paths": [[0]], "segment_tokens": [5], "loads": {(0, 0): [3, 2]}, "num_experts": 2, "top_k": 1}
+    return write_tiny_run(tmp_path / "a; b: c" / "run", **made).folder
+
+
+def test_a_fault_is_told_whole_and_the_next_step_can_be_typed(oddly_named):
+    (oddly_named / "loads-00000.parquet").unlink()
+    with pytest.raises(DamagedDataError) as told:
+        open_run(oddly_named)
+    assert str(told.value).endswith(f"not on disk; routing repair '{oddly_named}'")
+    answer = repair(oddly_named, dry_run=True)
+    assert _told(answer) == {"loads-00000.parquet": ("in the manifest, and not on disk", None)}
+    assert answer.body["next_step"] == f"routing repair '{oddly_named}'"
+
+
+@pytest.mark.parametrize(("content", "fault"), [(None, "gone, and the parts beside it"), (b"{", "not the JSON of a run")])
+def test_a_damaged_manifest_is_named_by_its_whole_path(oddly_named, content, fault):
+    path = oddly_named / "manifest.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DamagedDataError) as told:
+        repair(oddly_named, dry_run=True)
+    assert str(told.value).startswith(f"{path}: {fault}")
+    assert str(told.value).endswith("put a copy of it back, or measure into another --out")
+    assert str(told.value).count("put a copy") == 1
