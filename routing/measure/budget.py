@@ -12,7 +12,7 @@ import torch
 from routing.core.errors import InputError
 from routing.measure.plan import TOKENS_PER_PART, Pass, TokenIds
 from routing.measure.policy import LoadedPolicy
-from routing.store.manifest import BatchMemory
+from routing.store.settings import BatchMemory
 
 # Padded tokens in one forward pass of a CPU, which gains nothing from more.
 CPU_TOKENS_PER_BATCH = 16_384
