@@ -12,9 +12,10 @@ from routing.core.observed import MeasuredRun
 from routing.core.shapes import ModelShape
 from routing.query.imbalance import observed_run, tabulated
 from routing.store.content import content_hash
-from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, PolicyRecord, Settings
+from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, FileRecord, Manifest, PolicyRecord
 from routing.store.run import Run, RunWriter, open_run, writing
 from routing.store.schemas import SCHEMAS
+from routing.store.settings import Settings
 
 Loads = Mapping[tuple[int, int], Sequence[int]]  # (segment_id, layer) to the routed rows of every expert
 

@@ -13,7 +13,7 @@ from routing.core.errors import InputError
 from routing.measure.device import cuda_free_bytes, cuda_peak
 from routing.measure.plan import TOKENS_PER_PART, Pass, TokenIds
 from routing.measure.policy import LoadedPolicy
-from routing.store.manifest import BatchMemory
+from routing.store.settings import BatchMemory
 
 # Padded tokens in one forward pass of a CPU, which gains nothing from more.
 CPU_TOKENS_PER_BATCH = 16_384

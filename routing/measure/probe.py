@@ -15,7 +15,7 @@ from routing.measure.capture import ExpertCounter, RouterError
 from routing.measure.forward import run_continued
 from routing.measure.plan import TokenIds
 from routing.measure.policy import LoadedPolicy
-from routing.store.manifest import CacheProbe
+from routing.store.settings import CacheProbe
 
 _LEAST_TOKENS = 384  # six chunks of 64, in which linear attention works
 _WINDOWS = ("sliding_window", "attention_chunk_size", "index_topk")

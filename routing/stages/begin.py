@@ -25,8 +25,9 @@ from routing.measure.policy import PolicyFiles, adapted, load_tokenizer, resolve
 from routing.measure.spread import require_device_map
 from routing.stages.corpus_record import corpus_record, require_plain
 from routing.stages.provenance import kernels, tool_commit, utc_now, versions
-from routing.store.manifest import SCHEMA_VERSION, Manifest, Settings, identity
+from routing.store.manifest import SCHEMA_VERSION, Manifest, identity
 from routing.store.run import MANIFEST_NAME, read_manifest
+from routing.store.settings import Settings
 
 SEED = 0
 

@@ -20,7 +20,7 @@ from routing.recorded.counts import UnitCounts, dense_units, read_count_table
 from routing.recorded.dumps import META, read_sglang, read_trtllm, step_units
 from routing.stages.corpus_record import corpus_record
 from routing.stages.importing import UNKNOWN, Imported, ImportResult, file_account, settled_label, write_import
-from routing.store.manifest import Recording
+from routing.store.settings import Recording
 
 _FORMATS = {b"PK\x03\x04": "sglang-recorder", b"PAR1": "parquet"}  # by the first four bytes
 

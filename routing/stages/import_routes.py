@@ -21,7 +21,7 @@ from routing.recorded.rows import read_recorded, sequences
 from routing.stages.corpus_record import corpus_record
 from routing.stages.importing import Imported, ImportResult, file_account, settled_label, write_import
 from routing.stages.route_files import route_sources
-from routing.store.manifest import Recording
+from routing.store.settings import Recording
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

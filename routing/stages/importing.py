@@ -20,8 +20,9 @@ from routing.stages.corpus_record import RunSizes, counts, require_plain
 from routing.stages.provenance import tool_commit, utc_now, versions
 from routing.store.content import content_hash
 from routing.store.loads import loads_table, require_conserved
-from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, Manifest, PolicyRecord, Recording, Settings
+from routing.store.manifest import SCHEMA_VERSION, CorpusRecord, Manifest, PolicyRecord
 from routing.store.run import MANIFEST_NAME, Run, RunWriter, read_manifest, require_run_name, run_name, writing
+from routing.store.settings import Recording, Settings
 
 UNKNOWN = "unknown"  # stands where a measured run has a hash or a name; never 64 hexadecimal digits
 ROWS_PER_PART = 1 << 22  # of loads; four row groups

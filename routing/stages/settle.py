@@ -11,8 +11,9 @@ from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HeldCaches
 from routing.stages.begin import Prepared, Progress
 from routing.stages.walk import Probed, probe_walk, settle_walk
-from routing.store.manifest import BatchMemory, Manifest
+from routing.store.manifest import Manifest
 from routing.store.run import RunWriter
+from routing.store.settings import BatchMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ from routing.measure.policy import LoadedPolicy
 from routing.measure.prefixes import HELD_BYTES, HeldCaches
 from routing.measure.probe import is_trusted, probe_cache, said_of
 from routing.stages.begin import Prepared, Progress
-from routing.store.manifest import CacheProbe
 from routing.store.run import RunWriter
+from routing.store.settings import CacheProbe
 
 WHOLE, PREFIX_ONCE = "whole", "prefix-once"
 

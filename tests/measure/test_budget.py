@@ -11,7 +11,7 @@ from routing.measure.anchors import Anchor
 from routing.measure.budget import find_batch_memory, tokens_that_fit
 from routing.measure.plan import Pass
 from routing.measure.prefixes import HeldCaches
-from routing.store.manifest import BatchMemory
+from routing.store.settings import BatchMemory
 from tests.measure.test_families import build, going_on
 
 SEQUENCES = [np.arange(3, 90, dtype=np.int32), np.arange(5, 50, dtype=np.int32)]

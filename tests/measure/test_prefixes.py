@@ -15,7 +15,7 @@ from routing.measure.forward import measure_part
 from routing.measure.plan import plan_parts
 from routing.measure.prefixes import HeldCaches, num_bytes
 from routing.measure.probe import is_trusted, probe_cache
-from routing.store.manifest import CacheProbe
+from routing.store.settings import CacheProbe
 from tests.measure.test_families import build, going_on
 
 NESTED = ("qwen3_moe", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3")  # attention, GDN, sliding windows, latent attention

@@ -19,6 +19,7 @@ from routing.store.manifest import decode, encode
 from routing.store.run import open_run, read_manifest, require_finished
 from routing.store.worker_parts import record_path
 from tests.stages.conftest import Listener, build_request
+from tests.stages.workers import measure_three
 from tests.stores import write_tiny_run
 
 
@@ -211,7 +212,7 @@ def test_a_run_that_is_being_written_is_not_repaired(damaged):
 def test_a_workers_damaged_record_goes_with_its_part_or_alone(request_for, listener, tmp_path, measured):
     """Of three parts that a worker committed: one record edited, one part altered; both are made again, the third is kept."""
     request = request_for(tmp_path / "half")
-    measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
+    measure_three(request, Worker(index=1, count=2))
     edited, altered, kept = [path.name for path in open_run(request.out).part_paths("loads")][:3]
     record = record_path(request.out, edited)
     record.write_bytes(record.read_bytes().replace(b'"halvings": 0', b'"halvings": 1'))

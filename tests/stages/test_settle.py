@@ -10,8 +10,8 @@ from routing.stages import settle
 from routing.stages.begin import prepare
 from routing.stages.measure import begin_run
 from routing.stages.settle import Found, ask
-from routing.store.manifest import BatchMemory
 from routing.store.run import read_manifest
+from routing.store.settings import BatchMemory
 
 MEMORY = BatchMemory(free_bytes=10_000_000_000, bytes_per_token=200_000)
 ON_GPU = torch.device("cuda", 0)

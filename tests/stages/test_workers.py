@@ -23,6 +23,7 @@ from routing.store.files import TEMPORARY_MARK
 from routing.store.run import open_run, part_name, read_manifest, working, writing
 from routing.store.worker_parts import commit_part
 from tests.stages.conftest import Listener, build_request
+from tests.stages.workers import Enough, before_commit, measure_three, stop
 
 FORK = multiprocessing.get_context("fork")  # torch is imported once, for all
 
@@ -118,38 +119,18 @@ def test_the_share_of_a_worker_that_never_came_is_taken_by_the_others(request_fo
     assert read_manifest(request.out).content_hash == whole.content_hash
 
 
-class Enough(Exception):
-    """Ends a worker of a test from within."""
-
-
-def _before_commit(monkeypatch, number, act):
-    """Calls `act` when a worker of this process is about to commit its part of that number, from 0."""
-    commit, count = share.commit_part, itertools.count()
-
-    def acting(*args, **kwargs):
-        if next(count) == number:
-            act()
-        return commit(*args, **kwargs)
-
-    monkeypatch.setattr(share, "commit_part", acting)
-
-
-def _stop():
-    raise Enough
-
-
 @pytest.fixture
 def half_done(request_for, tmp_path):
     """A run of which the second of two workers has measured three parts and stopped, and the name of the last."""
     request = request_for(tmp_path / "half")
-    _measure_three(request, Worker(index=1, count=2))
+    measure_three(request, Worker(index=1, count=2))
     return request, open_run(request.out).part_paths("loads")[-1].name
 
 
 def test_a_rerun_deals_what_is_missing_to_all_its_workers(half_done, whole, monkeypatch):
     """The missing parts lie on both sides of those that are in; three workers have a share of them each."""
     request, _ = half_done
-    monkeypatch.setattr(share, "load_policy", lambda *_args, **_kwargs: _stop())
+    monkeypatch.setattr(share, "load_policy", lambda *_args, **_kwargs: stop())
     missing, shares = whole.planned_load_parts - 3, []
     for index in range(3):
         listener = Listener()
@@ -175,7 +156,7 @@ def test_a_worker_that_comes_late_neither_repeats_a_part_nor_leaves_a_gap(reques
         assert process.exitcode == 0
 
     with monkeypatch.context() as patch:
-        _before_commit(patch, 2, come_late)
+        before_commit(patch, 2, come_late)
         first = measure_share(replace(request, worker=Worker(index=0, count=2)), Listener())
     assert (first.parts_measured, answers.get()) == (3, whole.planned_load_parts - 3)  # all but two, and the one being measured
     assert (first.state, read_manifest(request.out).content_hash) == ("finished", whole.content_hash)
@@ -334,7 +315,7 @@ def test_a_share_that_is_dealt_twice_is_measured_once(request_for, tmp_path, who
 def test_workers_may_be_more_or_fewer_each_time(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
     for worker in (Worker(index=1, count=2), Worker(index=0, count=5)):
-        _measure_three(request, worker)
+        measure_three(request, worker)
     before = _written(open_run(request.out))
     assert len(before) == 6 < whole.planned_load_parts
     assert _run_workers(request, 3) == [0, 0, 0]
@@ -354,7 +335,7 @@ def test_no_clock_decides_what_is_measured(request_for, listener, tmp_path, whol
     for module in (begin, measure_module):
         monkeypatch.setattr(module, "utc_now", lambda: f"{next(years)}-01-01T00:00:00Z")
     request = request_for(tmp_path / "shared")
-    _measure_three(request, Worker(index=1, count=2))
+    measure_three(request, Worker(index=1, count=2))
     for number, path in enumerate(sorted(request.out.iterdir(), reverse=True)):
         os.utime(path, (number * 1e8, number * 1e8))
     measure(request, listener)
@@ -376,20 +357,12 @@ def _short_prefixes_pay(monkeypatch):
     monkeypatch.setattr(anchors, "MIN_SAVED_TOKENS", 100)
 
 
-def _measure_three(request, worker):
-    """What a worker leaves that stops before its fourth part."""
-    with pytest.MonkeyPatch.context() as patch:
-        _before_commit(patch, 3, _stop)
-        with pytest.raises(Enough):
-            measure_share(replace(request, worker=worker), Listener())
-
-
 @pytest.mark.usefixtures("_short_prefixes_pay")
 def test_workers_compute_prefixes_once_and_end_like_whole_trajectories(request_for, tmp_path, whole):
     """The last share first: its worker has to compute prefixes that nobody has counted yet."""
     request = request_for(tmp_path / "run")
     for index in (2, 0):
-        _measure_three(request, Worker(index=index, count=3))
+        measure_three(request, Worker(index=index, count=3))
     measure_share(replace(request, worker=Worker(index=1, count=3)), Listener())
     manifest = read_manifest(request.out)
     assert (whole.settings.walk, manifest.settings.walk) == ("whole", "prefix-once")
@@ -403,7 +376,7 @@ def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(requ
     request = request_for(tmp_path / "run")
     with monkeypatch.context() as patched:
         patched.setattr(walk, "is_trusted", lambda *_: False)
-        _measure_three(request, Worker(index=0, count=2))
+        measure_three(request, Worker(index=0, count=2))
     with monkeypatch.context() as patched:
         patched.setattr(share, "ask", lambda *given: settle.ask(*given[:2], None))  # nobody had written yet
         measure_share(replace(request, worker=Worker(index=1, count=2)), listener)
@@ -416,7 +389,7 @@ def test_a_worker_that_trusts_its_cache_goes_on_whole_where_another_said_so(requ
 @pytest.mark.usefixtures("_short_prefixes_pay")
 def test_a_worker_whose_cache_fails_does_not_join_those_who_go_on_from_theirs(request_for, tmp_path, monkeypatch):
     request = request_for(tmp_path / "run")
-    _measure_three(request, Worker(index=0, count=2))
+    measure_three(request, Worker(index=0, count=2))
     monkeypatch.setattr(walk, "is_trusted", lambda *_: False)
     with pytest.raises(begin.InputError, match="begun with prefixes computed once, now the model's cache can't be gone on from"):
         measure_share(replace(request, worker=Worker(index=1, count=2)), Listener())
