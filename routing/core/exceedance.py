@@ -9,6 +9,7 @@ from routing.core.allowance import Floor, Layer, ceil_to
 from routing.core.fields import FieldError, put, whole
 
 FLOOR_GRID = Decimal("0.000001")
+MAX_STEP = 10**15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,7 @@ class Exceedance:
 
     def __post_init__(self) -> None:
         for name in ("step", "layer", "rank"):
-            put(self, name, whole((name,), getattr(self, name), high=10**15))
+            put(self, name, whole((name,), getattr(self, name), high=MAX_STEP))
         for name in ("ep", "batch_tokens", "busiest_rows", "routed_rows", "allowance_batch_tokens"):
             put(self, name, whole((name,), getattr(self, name), low=1, high=10**15))
         if self.rank >= self.ep:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Self
 
 from routing.core.allowance import AllowanceTable, Layer, ceil_to
 from routing.core.errors import InputError
-from routing.core.exceedance import FLOOR_GRID, Exceedance
+from routing.core.exceedance import FLOOR_GRID, MAX_STEP, Exceedance
+from routing.core.fields import whole
 from routing.core.lookup import find_entry, sizes_at
 from routing.core.placement import CONTIGUOUS, Placement
 from routing.core.wave import Observed
@@ -98,6 +99,8 @@ class AllowanceGuard:
         A list, a NumPy array or a torch tensor of one dimension, which the caller may overwrite afterwards. InputError for
         another length or layer.
         """
+        if type(layer) is not int:
+            layer = whole(("layer",), layer)
         if layer not in self._limits:
             raise InputError(f"guard: layer {layer} is no MoE layer of {self.table.model.name}")
         if len(rows) not in (self.table.model.num_experts, self.ep) or getattr(rows, "ndim", 1) != 1:
@@ -106,7 +109,12 @@ class AllowanceGuard:
         self._held.add(layer, rows)
 
     def end_step(self, step: int) -> tuple[Exceedance, ...]:
-        """Judges what was seen since the last call; returns what is exceeded for the first time in its layer."""
+        """Judges what was seen since the last call; returns what is exceeded for the first time in its layer.
+
+        InputError for a step that is no whole number, which takes nothing, and for rows that are no counts, with which the
+        step is lost and no later one.
+        """
+        step = whole(("step",), step, high=MAX_STEP)
         found = [one for layer, rows in self._held.take() if (one := self._judge(step, layer, rows)) is not None]
         self._write(found)
         first = tuple(one for one in found if one.event == "exceeded")
@@ -142,8 +150,7 @@ class AllowanceGuard:
         before = self._reported.get((layer, at))
         if before is not None and needed <= before:
             return None
-        self._reported[layer, at] = needed
-        return Exceedance(
+        exceedance = Exceedance(
             event="exceeded" if before is None else "larger",
             step=step,
             layer=layer,
@@ -161,6 +168,8 @@ class AllowanceGuard:
             table_hash=self.table.content_hash,
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+        self._reported[layer, at] = needed
+        return exceedance
 
     def _write(self, found: list[Exceedance]) -> None:
         if self._log is None or not (found or self._unwritten):

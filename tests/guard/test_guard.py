@@ -315,6 +315,28 @@ def test_a_trainer_that_goes_on_after_refused_rows_is_told_of_the_others(made):
     assert (one.layer, one.busiest_rows) == (2, 301)
 
 
+@pytest.mark.parametrize("step", [None, "a", -1, 1.5, True, 10**30])
+def test_a_step_that_is_none_is_refused_at_once_and_the_excess_is_kept_for_the_next(step):
+    guard = AllowanceGuard(table(), ep=4)
+    with pytest.raises(InputError, match="step: "):
+        guard.end_step(step)
+    guard.see(1, ABOVE)
+    with pytest.raises(InputError, match="step: "):
+        guard.end_step(step)
+    (one,) = guard.end_step(5)
+    assert (one.step, one.layer) == (5, 1)
+
+
+@pytest.mark.parametrize("layer", [None, "1", 1.0, True, [1]])
+def test_a_layer_that_is_no_whole_number_is_refused_when_it_is_seen(layer):
+    guard = AllowanceGuard(table(), ep=4)
+    with pytest.raises(InputError, match="layer: "):
+        guard.see(layer, ABOVE)
+    assert guard.end_step(0) == ()
+    guard.see(np.int64(1), ABOVE)
+    assert [one.layer for one in guard.end_step(np.int64(1))] == [1]
+
+
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
     with pytest.raises(InputError, match=r"no allowance for ep=8 \(has 4\); measure it: routing fit RUN --ep 4,8"):
         AllowanceGuard(table(), ep=8)
