@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import itemgetter
@@ -57,8 +57,11 @@ class AllowanceGuard:
     ) -> None:
         """`per_layer` holds a layer against its own entry where it has one, for trainers that plan so.
 
-        InputError for an EP size without an entry, and for a table of another placement.
+        InputError for an EP size without an entry, a table of another placement, and a log that is no path.
         """
+        ep = whole(("ep",), ep, low=1)
+        if not isinstance(placement, Placement):
+            raise InputError(f"guard: placement {str(placement)[:40]!r} is none; load() takes its name or its file")
         if placement.name != table.placement:
             raise InputError(f"guard: the table is of placement {table.placement}, the guard of {placement.name}")
         model, self.table, self.ep = table.model, table, ep
@@ -68,7 +71,7 @@ class AllowanceGuard:
             layer: [_limit(table, ep, size, layer if per_layer else None) for size in self._sizes] for layer in model.moe_layers
         }
         self._owned = {layer: _owned(placement, layer, ep, model.num_experts) for layer in model.moe_layers}
-        self._log = None if log is None else Path(log)
+        self._log = None if log is None else _as_path(log)
         self._unwritten: list[str] = []
         self._held = HeldRows(_rank_sums(placement, ep))
         self._reported: dict[tuple[int, int], Decimal] = {}
@@ -90,6 +93,8 @@ class AllowanceGuard:
         from routing.store.packaged import packaged
         from routing.store.placements import find_placement
 
+        if not isinstance(placement, str | os.PathLike):
+            raise InputError(f"guard: placement {str(placement)[:40]!r} is none; contiguous, round-robin or a file")
         table = read_table(packaged("allowances.yaml") if path is None else path)
         return cls(table, ep=ep, log=log, per_layer=per_layer, placement=find_placement(placement))
 
@@ -103,9 +108,12 @@ class AllowanceGuard:
             layer = whole(("layer",), layer)
         if layer not in self._limits:
             raise InputError(f"guard: layer {layer} is no MoE layer of {self.table.model.name}")
-        if len(rows) not in (self.table.model.num_experts, self.ep) or getattr(rows, "ndim", 1) != 1:
-            what = f"{self.table.model.num_experts} experts or {self.ep} ranks"
-            raise InputError(f"guard: layer {layer}: rows of shape {getattr(rows, 'shape', len(rows))}, not of {what}")
+        what = f"{self.table.model.num_experts} experts or {self.ep} ranks"
+        if not hasattr(rows, "shape") and not isinstance(rows, Sequence):
+            raise InputError(f"guard: layer {layer}: rows are a {type(rows).__name__}, not a list, array or tensor of {what}")
+        if getattr(rows, "ndim", 1) != 1 or len(rows) not in (self.table.model.num_experts, self.ep):
+            shape = rows.shape if hasattr(rows, "shape") else len(rows)
+            raise InputError(f"guard: layer {layer}: rows of shape {shape}, not of {what}")
         self._held.add(layer, rows)
 
     def end_step(self, step: int) -> tuple[Exceedance, ...]:
@@ -190,6 +198,15 @@ class AllowanceGuard:
         if kind not in self._told:
             self._told.add(kind)
             _LOG.warning("%s", sentence)
+
+
+def _as_path(log: str | os.PathLike[str]) -> Path:
+    try:
+        if b"\0" not in os.fsencode(log):
+            return Path(log)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"guard: log {str(log)[:40]!r} is no path; hand in the file to append to")
 
 
 def _limit(table: AllowanceTable, ep: int, batch_tokens: int, layer: int | None) -> _Limit:

@@ -337,6 +337,29 @@ def test_a_layer_that_is_no_whole_number_is_refused_when_it_is_seen(layer):
     assert [one.layer for one in guard.end_step(np.int64(1))] == [1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ep": "4"}, "ep: '4' is not a whole number"),
+        ({"ep": 4.0}, "ep: '4.0' is not a whole number"),
+        ({"ep": True}, "ep: 'True' is not a whole number"),
+        ({"ep": 0}, "ep: 0 is below 1"),
+        ({"placement": None}, "placement 'None' is none"),
+        ({"placement": "contiguous"}, "placement 'contiguous' is none; load"),
+        ({"log": "\0"}, "is no path; hand in the file to append to"),
+        ({"log": 3}, "log '3' is no path"),
+    ],
+)
+def test_what_a_guard_cannot_be_made_of_is_refused_in_one_sentence(changes, said):
+    with pytest.raises(InputError, match=said):
+        AllowanceGuard(table(), **{"ep": 4, **changes})
+
+
+def test_a_guard_is_loaded_with_a_placement_by_name_or_file_alone():
+    with pytest.raises(InputError, match="placement 'None' is none; contiguous, round-robin or a file"):
+        AllowanceGuard.load(ep=8, placement=None)
+
+
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
     with pytest.raises(InputError, match=r"no allowance for ep=8 \(has 4\); measure it: routing fit RUN --ep 4,8"):
         AllowanceGuard(table(), ep=8)
