@@ -43,6 +43,8 @@ class Exceedance:
             put(self, name, whole((name,), getattr(self, name), high=MAX_STEP))
         for name in ("ep", "batch_tokens", "busiest_rows", "routed_rows", "allowance_batch_tokens"):
             put(self, name, whole((name,), getattr(self, name), low=1, high=10**15))
+        if not self.allowance >= 1:
+            raise FieldError(("allowance",), f"{self.allowance} is below 1, which is even")
         if self.rank >= self.ep:
             raise FieldError(("rank",), f"{self.rank} is no rank of ep={self.ep}")
         if not self.routed_rows <= self.busiest_rows * self.ep <= self.routed_rows * self.ep:
