@@ -10,6 +10,7 @@ from routing.core.fields import FieldError, put, whole
 
 FLOOR_GRID = Decimal("0.000001")
 MAX_STEP = 10**15
+_SENTENCE_GRID = Decimal("0.0001")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +68,10 @@ class Exceedance:
         )
 
     def sentence(self) -> str:
-        """What a person reads in the trainer's log."""
+        """What a person reads in the trainer's log; the imbalance up to 1e-4, so that it is never shown at the allowance."""
+        imbalance = ceil_to(self.ratio, _SENTENCE_GRID).normalize()
         rows = f"rank {self.rank} has {self.busiest_rows:,} of {self.routed_rows:,} rows, {self.batch_tokens:,} tokens"
         return (
-            f"layer {self.layer} at step {self.step}: imbalance {self.imbalance} at EP {self.ep} is above the allowance "
+            f"layer {self.layer} at step {self.step}: imbalance {imbalance:f} at EP {self.ep} is above the allowance "
             f"{self.allowance} ({rows})"
         )

@@ -360,6 +360,17 @@ def test_a_guard_is_loaded_with_a_placement_by_name_or_file_alone():
         AllowanceGuard.load(ep=8, placement=None)
 
 
+def test_a_sentence_rounds_the_imbalance_up_and_the_log_keeps_it(tmp_path):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+    guard.see(1, [127, 30, 30, 30])  # 127 x 4 / 217 = 2.341013...
+    guard.see(2, [375_001, 208_333, 208_333, 208_333])  # 1,500,004 / 1,000,000 at 500k tokens, where 1.2 is allowed
+    assert [one.sentence().partition(" at EP")[0] for one in guard.end_step(0)] == [
+        "layer 1 at step 0: imbalance 2.3411",
+        "layer 2 at step 0: imbalance 1.5001",
+    ]
+    assert [float(one.imbalance) for one in read_exceedances(tmp_path / "guard.jsonl")] == [508 / 217, 1.500004]
+
+
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
     with pytest.raises(InputError, match=r"no allowance for ep=8 \(has 4\); measure it: routing fit RUN --ep 4,8"):
         AllowanceGuard(table(), ep=8)
