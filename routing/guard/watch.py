@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -42,8 +43,9 @@ class AllowanceGuard:
         guard.end_step(step)          # what was exceeded for the first time; also one warning each, and a line of the log
 
     What is seen together is what is dispatched together: call `see` once a micro-batch and layer. Recomputing a layer sees it
-    again, which changes nothing. One process of an EP group is enough. After construction only rows that are no counts raise;
-    a log that can't be written is a warning, and its lines are tried again.
+    again, which changes nothing. One process of an EP group is enough; its threads may share a guard. After construction only
+    rows that are no counts, and a layer or step that is none, raise; a log that can't be written is a warning, and its lines
+    are tried again.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class AllowanceGuard:
         self._reported: dict[tuple[int, int], Decimal] = {}
         self._largest: dict[int, tuple[int, int]] = {}
         self._told: set[str] = set()
+        self._lock = threading.Lock()  # a recomputed layer is seen from autograd's own threads
 
     @classmethod
     def load(
@@ -114,7 +117,8 @@ class AllowanceGuard:
         if getattr(rows, "ndim", 1) != 1 or len(rows) not in (self.table.model.num_experts, self.ep):
             shape = rows.shape if hasattr(rows, "shape") else len(rows)
             raise InputError(f"guard: layer {layer}: rows of shape {shape}, not of {what}")
-        self._held.add(layer, rows)
+        with self._lock:
+            self._held.add(layer, rows)
 
     def end_step(self, step: int) -> tuple[Exceedance, ...]:
         """Judges what was seen since the last call; returns what is exceeded for the first time in its layer.
@@ -123,8 +127,9 @@ class AllowanceGuard:
         step is lost and no later one.
         """
         step = whole(("step",), step, high=MAX_STEP)
-        found = [one for layer, rows in self._held.take() if (one := self._judge(step, layer, rows)) is not None]
-        self._write(found)
+        with self._lock:
+            found = [one for layer, rows in self._held.take() if (one := self._judge(step, layer, rows)) is not None]
+            self._write(found)
         first = tuple(one for one in found if one.event == "exceeded")
         for one in first:
             _LOG.warning("%s", one.sentence())

@@ -5,6 +5,8 @@
 
 import json
 import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 
@@ -369,6 +371,27 @@ def test_a_sentence_rounds_the_imbalance_up_and_the_log_keeps_it(tmp_path):
         "layer 2 at step 0: imbalance 1.5001",
     ]
     assert [float(one.imbalance) for one in read_exceedances(tmp_path / "guard.jsonl")] == [508 / 217, 1.500004]
+
+
+def test_threads_that_share_a_guard_lose_no_report_and_double_none(tmp_path):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+
+    def run(thread):
+        found = []
+        for step in range(100):
+            guard.see(1 + thread % 2, torch.tensor(ABOVE))
+            found += guard.end_step(step)
+        return found
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [one.layer for some in threads.map(run, range(8)) for one in some]
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(found) == [1, 2]
+    assert sorted(one.layer for one in read_exceedances(tmp_path / "guard.jsonl")) == [1, 2]
 
 
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():
