@@ -9,6 +9,8 @@ from routing.core.allowance import Floor, Layer, ceil_to
 from routing.core.fields import FieldError, put, whole
 
 FLOOR_GRID = Decimal("0.000001")
+MAX_STEP = 10**15
+_SENTENCE_GRID = Decimal("0.0001")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +41,11 @@ class Exceedance:
 
     def __post_init__(self) -> None:
         for name in ("step", "layer", "rank"):
-            put(self, name, whole((name,), getattr(self, name), high=10**15))
+            put(self, name, whole((name,), getattr(self, name), high=MAX_STEP))
         for name in ("ep", "batch_tokens", "busiest_rows", "routed_rows", "allowance_batch_tokens"):
             put(self, name, whole((name,), getattr(self, name), low=1, high=10**15))
+        if not self.allowance >= 1:
+            raise FieldError(("allowance",), f"{self.allowance} is below 1, which is even")
         if self.rank >= self.ep:
             raise FieldError(("rank",), f"{self.rank} is no rank of ep={self.ep}")
         if not self.routed_rows <= self.busiest_rows * self.ep <= self.routed_rows * self.ep:
@@ -64,9 +68,10 @@ class Exceedance:
         )
 
     def sentence(self) -> str:
-        """What a person reads in the trainer's log."""
+        """What a person reads in the trainer's log; the imbalance up to 1e-4, so that it is never shown at the allowance."""
+        imbalance = ceil_to(self.ratio, _SENTENCE_GRID).normalize()
         rows = f"rank {self.rank} has {self.busiest_rows:,} of {self.routed_rows:,} rows, {self.batch_tokens:,} tokens"
         return (
-            f"layer {self.layer} at step {self.step}: imbalance {self.imbalance} at EP {self.ep} is above the allowance "
+            f"layer {self.layer} at step {self.step}: imbalance {imbalance:f} at EP {self.ep} is above the allowance "
             f"{self.allowance} ({rows})"
         )

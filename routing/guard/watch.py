@@ -2,9 +2,10 @@
 
 import logging
 import os
+import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import itemgetter
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple, Self
 
 from routing.core.allowance import AllowanceTable, Layer, ceil_to
 from routing.core.errors import InputError
-from routing.core.exceedance import FLOOR_GRID, Exceedance
+from routing.core.exceedance import FLOOR_GRID, MAX_STEP, Exceedance
+from routing.core.fields import whole
 from routing.core.lookup import find_entry, sizes_at
 from routing.core.placement import CONTIGUOUS, Placement
 from routing.core.wave import Observed
@@ -41,8 +43,9 @@ class AllowanceGuard:
         guard.end_step(step)          # what was exceeded for the first time; also one warning each, and a line of the log
 
     What is seen together is what is dispatched together: call `see` once a micro-batch and layer. Recomputing a layer sees it
-    again, which changes nothing. One process of an EP group is enough. After construction only rows that are no counts raise;
-    a log that can't be written is a warning, and its lines are tried again.
+    again, which changes nothing. One process of an EP group is enough; its threads may share a guard. After construction only
+    rows that are no counts, and a layer or step that is none, raise; a log that can't be written is a warning, and its lines
+    are tried again.
     """
 
     def __init__(
@@ -56,8 +59,11 @@ class AllowanceGuard:
     ) -> None:
         """`per_layer` holds a layer against its own entry where it has one, for trainers that plan so.
 
-        InputError for an EP size without an entry, and for a table of another placement.
+        InputError for an EP size without an entry, a table of another placement, and a log that is no path.
         """
+        ep = whole(("ep",), ep, low=1)
+        if not isinstance(placement, Placement):
+            raise InputError(f"guard: placement {str(placement)[:40]!r} is none; load() takes its name or its file")
         if placement.name != table.placement:
             raise InputError(f"guard: the table is of placement {table.placement}, the guard of {placement.name}")
         model, self.table, self.ep = table.model, table, ep
@@ -67,12 +73,13 @@ class AllowanceGuard:
             layer: [_limit(table, ep, size, layer if per_layer else None) for size in self._sizes] for layer in model.moe_layers
         }
         self._owned = {layer: _owned(placement, layer, ep, model.num_experts) for layer in model.moe_layers}
-        self._log = None if log is None else Path(log)
+        self._log = None if log is None else _as_path(log)
         self._unwritten: list[str] = []
         self._held = HeldRows(_rank_sums(placement, ep))
         self._reported: dict[tuple[int, int], Decimal] = {}
         self._largest: dict[int, tuple[int, int]] = {}
         self._told: set[str] = set()
+        self._lock = threading.Lock()  # a recomputed layer is seen from autograd's own threads
 
     @classmethod
     def load(
@@ -89,6 +96,8 @@ class AllowanceGuard:
         from routing.store.packaged import packaged
         from routing.store.placements import find_placement
 
+        if not isinstance(placement, str | os.PathLike):
+            raise InputError(f"guard: placement {str(placement)[:40]!r} is none; contiguous, round-robin or a file")
         table = read_table(packaged("allowances.yaml") if path is None else path)
         return cls(table, ep=ep, log=log, per_layer=per_layer, placement=find_placement(placement))
 
@@ -98,17 +107,29 @@ class AllowanceGuard:
         A list, a NumPy array or a torch tensor of one dimension, which the caller may overwrite afterwards. InputError for
         another length or layer.
         """
+        if type(layer) is not int:
+            layer = whole(("layer",), layer)
         if layer not in self._limits:
             raise InputError(f"guard: layer {layer} is no MoE layer of {self.table.model.name}")
-        if len(rows) not in (self.table.model.num_experts, self.ep) or getattr(rows, "ndim", 1) != 1:
-            what = f"{self.table.model.num_experts} experts or {self.ep} ranks"
-            raise InputError(f"guard: layer {layer}: rows of shape {getattr(rows, 'shape', len(rows))}, not of {what}")
-        self._held.add(layer, rows)
+        what = f"{self.table.model.num_experts} experts or {self.ep} ranks"
+        if not hasattr(rows, "shape") and not isinstance(rows, Sequence):
+            raise InputError(f"guard: layer {layer}: rows are a {type(rows).__name__}, not a list, array or tensor of {what}")
+        if getattr(rows, "ndim", 1) != 1 or len(rows) not in (self.table.model.num_experts, self.ep):
+            shape = rows.shape if hasattr(rows, "shape") else len(rows)
+            raise InputError(f"guard: layer {layer}: rows of shape {shape}, not of {what}")
+        with self._lock:
+            self._held.add(layer, rows)
 
     def end_step(self, step: int) -> tuple[Exceedance, ...]:
-        """Judges what was seen since the last call; returns what is exceeded for the first time in its layer."""
-        found = [one for layer, rows in self._held.take() if (one := self._judge(step, layer, rows)) is not None]
-        self._write(found)
+        """Judges what was seen since the last call; returns what is exceeded for the first time in its layer.
+
+        InputError for a step that is no whole number, which takes nothing, and for rows that are no counts, with which the
+        step is lost and no later one.
+        """
+        step = whole(("step",), step, high=MAX_STEP)
+        with self._lock:
+            found = [one for layer, rows in self._held.take() if (one := self._judge(step, layer, rows)) is not None]
+            self._write(found)
         first = tuple(one for one in found if one.event == "exceeded")
         for one in first:
             _LOG.warning("%s", one.sentence())
@@ -142,8 +163,7 @@ class AllowanceGuard:
         before = self._reported.get((layer, at))
         if before is not None and needed <= before:
             return None
-        self._reported[layer, at] = needed
-        return Exceedance(
+        exceedance = Exceedance(
             event="exceeded" if before is None else "larger",
             step=step,
             layer=layer,
@@ -161,6 +181,8 @@ class AllowanceGuard:
             table_hash=self.table.content_hash,
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+        self._reported[layer, at] = needed
+        return exceedance
 
     def _write(self, found: list[Exceedance]) -> None:
         if self._log is None or not (found or self._unwritten):
@@ -181,6 +203,15 @@ class AllowanceGuard:
         if kind not in self._told:
             self._told.add(kind)
             _LOG.warning("%s", sentence)
+
+
+def _as_path(log: str | os.PathLike[str]) -> Path:
+    try:
+        if b"\0" not in os.fsencode(log):
+            return Path(log)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"guard: log {str(log)[:40]!r} is no path; hand in the file to append to")
 
 
 def _limit(table: AllowanceTable, ep: int, batch_tokens: int, layer: int | None) -> _Limit:

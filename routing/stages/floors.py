@@ -13,7 +13,7 @@ from routing.store.guard_log import read_exceedances
 def read_floors(paths: Sequence[Path], *, shape: ModelShape, placement: str, eps: Sequence[int]) -> dict[int, tuple[Floor, ...]]:
     """The floors by EP size: of every layer and batch size of the table that was passed the largest, the first of equals.
 
-    InputError for a log of another model, placement or EP size than the fit's, and for an imbalance that can't be.
+    InputError for a log of another model, placement or EP size than the fit's, and for tokens or an imbalance that can't be.
     """
     largest: dict[tuple[int, int, int], tuple[Exceedance, Floor]] = {}
     for path in paths:
@@ -37,6 +37,10 @@ def _require_same(one: Exceedance, path: Path, *, shape: ModelShape, placement: 
     if one.ep not in eps:
         asked = ",".join(str(ep) for ep in sorted({*eps, one.ep}))
         raise InputError(f"{where}: of EP {one.ep}, which is not fitted; --ep {asked}")
+    tokens = max(one.routed_rows // shape.top_k, 1)
+    if one.batch_tokens != tokens:
+        what = f"{one.routed_rows} rows of top-{shape.top_k} are {tokens} tokens, not {one.batch_tokens}"
+        raise InputError(f"{where}: batch_tokens: {what}; take the log as the guard wrote it")
     ceiling, reason = proven_ceiling(one.ep, num_experts=shape.num_experts, top_k=shape.top_k)
     if one.ratio > ceiling:
         raise InputError(f"{where}: imbalance {one.imbalance} can't be, the ceiling is {reason}")

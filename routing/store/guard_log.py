@@ -7,6 +7,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 
+from routing.core.errors import InputError
 from routing.core.exceedance import Exceedance
 from routing.store.files import read_text
 
@@ -37,6 +38,8 @@ def read_exceedances(path: Path) -> tuple[Exceedance, ...]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"
+            if line.lstrip().startswith("{") and not line.rstrip().endswith("}"):
+                raise InputError(f"{where}: the line is torn, as a killed writer leaves it; remove this line")
             found.append(decode_record(Exceedance, read_nodes(line, where=where), where=where))
     return tuple(found)
 

@@ -5,6 +5,8 @@
 
 import json
 import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 
@@ -313,6 +315,83 @@ def test_a_trainer_that_goes_on_after_refused_rows_is_told_of_the_others(made):
     guard.see(2, made(ABOVE))
     (one,) = guard.end_step(0)
     assert (one.layer, one.busiest_rows) == (2, 301)
+
+
+@pytest.mark.parametrize("step", [None, "a", -1, 1.5, True, 10**30])
+def test_a_step_that_is_none_is_refused_at_once_and_the_excess_is_kept_for_the_next(step):
+    guard = AllowanceGuard(table(), ep=4)
+    with pytest.raises(InputError, match="step: "):
+        guard.end_step(step)
+    guard.see(1, ABOVE)
+    with pytest.raises(InputError, match="step: "):
+        guard.end_step(step)
+    (one,) = guard.end_step(5)
+    assert (one.step, one.layer) == (5, 1)
+
+
+@pytest.mark.parametrize("layer", [None, "1", 1.0, True, [1]])
+def test_a_layer_that_is_no_whole_number_is_refused_when_it_is_seen(layer):
+    guard = AllowanceGuard(table(), ep=4)
+    with pytest.raises(InputError, match="layer: "):
+        guard.see(layer, ABOVE)
+    assert guard.end_step(0) == ()
+    guard.see(np.int64(1), ABOVE)
+    assert [one.layer for one in guard.end_step(np.int64(1))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ep": "4"}, "ep: '4' is not a whole number"),
+        ({"ep": 4.0}, "ep: '4.0' is not a whole number"),
+        ({"ep": True}, "ep: 'True' is not a whole number"),
+        ({"ep": 0}, "ep: 0 is below 1"),
+        ({"placement": None}, "placement 'None' is none"),
+        ({"placement": "contiguous"}, "placement 'contiguous' is none; load"),
+        ({"log": "\0"}, "is no path; hand in the file to append to"),
+        ({"log": 3}, "log '3' is no path"),
+    ],
+)
+def test_what_a_guard_cannot_be_made_of_is_refused_in_one_sentence(changes, said):
+    with pytest.raises(InputError, match=said):
+        AllowanceGuard(table(), **{"ep": 4, **changes})
+
+
+def test_a_guard_is_loaded_with_a_placement_by_name_or_file_alone():
+    with pytest.raises(InputError, match="placement 'None' is none; contiguous, round-robin or a file"):
+        AllowanceGuard.load(ep=8, placement=None)
+
+
+def test_a_sentence_rounds_the_imbalance_up_and_the_log_keeps_it(tmp_path):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+    guard.see(1, [127, 30, 30, 30])  # 127 x 4 / 217 = 2.341013...
+    guard.see(2, [375_001, 208_333, 208_333, 208_333])  # 1,500,004 / 1,000,000 at 500k tokens, where 1.2 is allowed
+    assert [one.sentence().partition(" at EP")[0] for one in guard.end_step(0)] == [
+        "layer 1 at step 0: imbalance 2.3411",
+        "layer 2 at step 0: imbalance 1.5001",
+    ]
+    assert [float(one.imbalance) for one in read_exceedances(tmp_path / "guard.jsonl")] == [508 / 217, 1.500004]
+
+
+def test_threads_that_share_a_guard_lose_no_report_and_double_none(tmp_path):
+    guard = AllowanceGuard(table(), ep=4, log=tmp_path / "guard.jsonl")
+
+    def run(thread):
+        found = []
+        for step in range(100):
+            guard.see(1 + thread % 2, torch.tensor(ABOVE))
+            found += guard.end_step(step)
+        return found
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [one.layer for some in threads.map(run, range(8)) for one in some]
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(found) == [1, 2]
+    assert sorted(one.layer for one in read_exceedances(tmp_path / "guard.jsonl")) == [1, 2]
 
 
 def test_an_ep_size_without_an_entry_is_refused_with_those_that_have_one():

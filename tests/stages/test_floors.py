@@ -116,6 +116,9 @@ def test_a_log_of_something_else_than_the_fit_is_refused(run, tmp_path, changes,
         ('"busiest_rows": 230', '"busiest_rows": 401', "401 is no busiest rank's share of 400"),
         ('"ep": 4, ', "", "ep: is missing"),
         ('"rank": 1', '"rank": 4', "4 is no rank of ep=4"),
+        ('"batch_tokens": 200', '"batch_tokens": 300', "batch_tokens: 400 rows of top-2 are 200 tokens, not 300"),
+        ('"allowance": 1.2', '"allowance": -2.0', "allowance: -2.0 is below 1, which is even"),
+        ('"allowance": 1.2', '"allowance": 0.99', "allowance: 0.99 is below 1, which is even"),
         ('"step": 12', '"step": "twelve"', "'twelve' is not a whole number"),
     ],
 )
@@ -123,6 +126,20 @@ def test_a_line_that_a_guard_would_not_write_is_refused_with_its_place(run, tmp_
     log = tmp_path / "guard.jsonl"
     log.write_text(exceedance_line(seen(run)).replace(old, new) + "\n")
     with pytest.raises(InputError, match=said):
+        fit([run.folder], out=tmp_path / "t.yaml", eps=(4,), batch_sizes=(50,), order="corpus", floor_logs=[log])
+
+
+@pytest.mark.fault(
+    "a trainer killed while its guard wrote a line of the log",
+    how="the line cut after 1, 20 and all but its last character, behind a whole one",
+    tries=3,
+    outcome="the fit names the file and the line, and says to remove it",
+)
+@pytest.mark.parametrize("kept", [slice(1), slice(20), slice(-1)])
+def test_a_torn_line_is_named_and_to_be_removed(run, tmp_path, kept):
+    log, line = tmp_path / "guard.jsonl", exceedance_line(seen(run))
+    log.write_text(f"{line}\n{line[kept]}")
+    with pytest.raises(InputError, match=r"guard.jsonl:2: the line is torn, as a killed writer leaves it; remove this line$"):
         fit([run.folder], out=tmp_path / "t.yaml", eps=(4,), batch_sizes=(50,), order="corpus", floor_logs=[log])
 
 
