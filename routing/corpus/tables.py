@@ -19,9 +19,10 @@ def parquet_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None
 
     try:
         file = pq.ParquetFile(os.path.abspath(path))
-        columns = [column for column in file.schema_arrow.names if column in wanted]
+        names = file.schema_arrow.names
     except Exception as error:  # damaged bytes surface as errors of every kind, here and below
         raise _unreadable(name, "Parquet", error) from None
+    columns = _present(names, wanted, name=name)
     if not columns:
         return None
 
@@ -41,9 +42,10 @@ def arrow_rows(path: Path, *, is_file: bool, name: str, wanted: Sequence[str]) -
     try:
         source = pa.memory_map(str(path))
         reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        columns = [column for column in reader.schema.names if column in wanted]
+        names = reader.schema.names
     except Exception as error:
         raise _unreadable(name, "Arrow", error) from None
+    columns = _present(names, wanted, name=name)
     if not columns:
         return None
 
@@ -94,6 +96,15 @@ def dataset_rows(path: Path, *, name: str, wanted: Sequence[str]) -> Rows | None
             raise _unreadable(name, kind, error) from None
 
     return _rows(batches(), name=name)
+
+
+def _present(names: Sequence[str], wanted: Sequence[str], *, name: str) -> list[str]:
+    """Those of a file's columns that are `wanted`; InputError where one is there twice, of which a row would hold the last."""
+    columns = [column for column in names if column in wanted]
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(f"{name}: has the column '{twice}' twice; write the file with one of them")
+    return columns
 
 
 def _rows(batches: Iterator[Any], *, name: str) -> Rows:

@@ -154,6 +154,19 @@ def test_arrow_files_and_streams_are_read(byte_tokenizer, tmp_path, is_file):
     assert texts(byte_tokenizer, tmp_path / "a") == [str(number) for number in range(150)]
 
 
+@pytest.mark.parametrize("container", ["parquet", "file", "stream"])
+def test_a_column_that_is_there_twice_is_refused_by_name(byte_tokenizer, tmp_path, container):
+    table = pa.Table.from_arrays([pa.array([[64]]), pa.array([[65, 66]])], names=["input_ids", "input_ids"])
+    if container == "parquet":
+        pq.write_table(table, tmp_path / "a")
+    else:
+        write = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[container]
+        with pa.OSFile(str(tmp_path / "a"), "wb") as sink, write(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(InputError, match="a: has the column 'input_ids' twice"):
+        load(byte_tokenizer, tmp_path / "a")
+
+
 def test_saved_datasets_are_read_split_by_split(byte_tokenizer, tmp_path):
     datasets = pytest.importorskip("datasets")
     one = datasets.Dataset.from_list([{"messages": MESSAGES}, chat("x")])

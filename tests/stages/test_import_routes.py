@@ -288,6 +288,14 @@ def test_a_batch_without_a_mask_and_lengths_that_do_not_add_up_are_refused(recor
             take(tmp_path / f"{name}.npz")
 
 
+def test_a_column_that_is_there_twice_is_refused(recorded_rows, take, tmp_path):
+    as_parquet(recorded_rows[:1], tmp_path / "rows.parquet")
+    table = pq.read_table(tmp_path / "rows.parquet")
+    pq.write_table(table.append_column("routed_experts", table["routed_experts"]), tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match="rows.parquet: has the column 'routed_experts' twice"):
+        take(tmp_path / "rows.parquet")
+
+
 @pytest.mark.parametrize("padding", [float("nan"), 2, -float("inf")])
 def test_a_batch_whose_mask_is_no_mask_is_refused(recorded_rows, take, tmp_path, padding):
     batch = padded(recorded_rows[:2])
