@@ -214,4 +214,5 @@ def test_a_tensor_parallel_plan_shows_every_rank_the_ids_of_all(plain_moe):
 def test_an_expert_parallel_plan_is_never_counted_as_if_it_were_the_model(plain_moe):
     """Each rank's experts take ids of their own, half of them beyond its four: the counter refuses both ranks."""
     for said in _run_plan(plain_moe, {"tp_size": 2, "ep_size": 2}):
-        assert "ids out of range (0..3 are its experts)" in said
+        assert "ids out of range" in said
+        assert "0..3 are its experts)" in said
