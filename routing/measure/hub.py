@@ -46,7 +46,9 @@ def pin(policy: str, *, revision: str | None = None) -> HubCommit | None:
     name, mark, inside = policy.partition("@")
     if mark and revision is not None:
         raise InputError(f"--revision: {policy} names one already; give one of the two")
-    asked = (inside if mark else revision) or None
+    asked = inside if mark else revision
+    if asked == "":
+        raise InputError(f"{policy}: an empty revision; name a branch, a tag or a commit, or leave it out")
     return HubCommit(name=name, commit=_commit_of(name, asked), asked=asked)
 
 
