@@ -24,7 +24,10 @@ def pin(policy: str, *, revision: str | None = None) -> HubCommit | None:
     name, mark, inside = policy.partition("@")
     if mark and revision is not None:
         raise InputError(f"--revision: {policy} names one already; give one of the two")
-    return pin_commit(name, (inside if mark else revision) or None, repo_type="model")
+    asked = inside if mark else revision
+    if asked == "":
+        raise InputError(f"{policy}: an empty revision; name a branch, a tag or a commit, or leave it out")
+    return pin_commit(name, asked, repo_type="model")
 
 
 def fetch(one: HubCommit) -> Path:

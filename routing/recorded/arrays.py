@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from routing.core.errors import InputError
-from routing.recorded.rows import MASK_KEY, ROUTES_KEYS, ROW_KEYS
+from routing.recorded.rows import MASK_KEY, ROUTES_KEYS, ROW_KEYS, WHOLE_KEYS
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _LENGTHS = "lengths"
@@ -75,7 +75,9 @@ def array_rows(arrays: Arrays, *, name: str) -> Iterator[Mapping[str, Any]]:
 def _group_rows(held: Mapping[str, npt.NDArray[Any]], *, name: str) -> Iterator[Mapping[str, Any]]:
     routes_key = next(key for key in ROUTES_KEYS if key in held)
     routes = held[routes_key]
-    whole = next((held[key] for key in ("input_ids", "tokens", "token_ids") if key in held), None)
+    whole = next((held[key] for key in WHOLE_KEYS if key in held), None)
+    if routes.ndim == 4 or _LENGTHS in held:
+        _require_alike(held, name=name)
     mask = held.get(MASK_KEY)
     if routes.ndim == 4:
         if mask is None or whole is None or not (whole.shape == mask.shape == routes.shape[:2]):
@@ -99,3 +101,12 @@ def _group_rows(held: Mapping[str, npt.NDArray[Any]], *, name: str) -> Iterator[
             yield {"input_ids": whole[start:end], MASK_KEY: row_mask, routes_key: routes[start:end]}
     else:
         yield {key: int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array for key, array in held.items()}
+
+
+def _require_alike(held: Mapping[str, npt.NDArray[Any]], *, name: str) -> None:
+    """InputError where the arrays of several sequences have one meaning under two names and differ."""
+    for keys in (ROUTES_KEYS, WHOLE_KEYS):
+        first, *others = [key for key in keys if key in held] or [""]
+        for other in others:
+            if not np.array_equal(held[first], held[other]):
+                raise InputError(f"{name}: {first} and {other} differ; leave out what is not meant")

@@ -72,19 +72,19 @@ def _art_choices(history: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> RecordedRow:
-    """The sequence in one of `sequences`; FaultError where ids or routes are absent, or they or the mask are of no readable shape.
+    """The sequence in one of `sequences`; FaultError where ids or routes are absent, unreadable or two, or the mask is none.
 
     Routes as base64 text are a `.npy` file, or int32 of every one of `num_layers` decoder layers and `top_k` (SGLang).
     """
-    keys = (PROMPT_ROUTES_KEY, _first(part, ROUTES_KEYS))
-    routes = [_routes(part[key], num_layers, top_k) for key in keys if part.get(key) is not None]
+    keys = [_held(part, (PROMPT_ROUTES_KEY,)), _held(part, ROUTES_KEYS)]
+    told = [{key: _routes(part[key], num_layers, top_k) for key in alike} for alike in keys]
+    routes = [_agreed(one, reason="layout") for one in told if one]
     if not routes:
         raise FaultError("layout", f"no expert ids under {', '.join(ROUTES_KEYS)}")
     if len({one.shape[1:] for one in routes}) > 1:
         raise FaultError("layout", f"prompt and completion routes of shapes {routes[0].shape} and {routes[1].shape}")
-    token_ids, kept_routes = _without_padding(
-        _token_ids(part), np.concatenate(routes) if len(routes) > 1 else routes[0], part.get(MASK_KEY)
-    )
+    joined = np.concatenate(routes) if len(routes) > 1 else routes[0]
+    token_ids, kept_routes = _without_padding(_token_ids(part), joined, part.get(MASK_KEY))
     return RecordedRow(
         token_ids=token_ids,
         routes=kept_routes,
@@ -94,15 +94,18 @@ def read_recorded(part: Mapping[str, Any], *, num_layers: int, top_k: int) -> Re
 
 
 def _token_ids(part: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-    prompt, completion = _first(part, PROMPT_KEYS), _first(part, COMPLETION_KEYS)
-    whole = _first(part, WHOLE_KEYS)
-    if prompt and completion and prompt != "input_ids" and part.get("input_ids") is not None:
-        raise FaultError("token_ids", f"input_ids beside {prompt} and {completion}: leave out what is not meant")
-    if prompt and completion:
-        return np.concatenate([_ids(part[prompt], prompt), _ids(part[completion], completion)])
-    if whole:
-        return _ids(part[whole], whole)
-    raise FaultError("token_ids", f"no token ids under {', '.join(WHOLE_KEYS)}, nor a prompt with a completion")
+    prompts, completions = _held(part, PROMPT_KEYS), _held(part, COMPLETION_KEYS)
+    if not (prompts and completions):
+        wholes = {key: _ids(part[key], key) for key in _held(part, WHOLE_KEYS)}
+        if not wholes:
+            raise FaultError("token_ids", f"no token ids under {', '.join(WHOLE_KEYS)}, nor a prompt with a completion")
+        return _agreed(wholes, reason="token_ids")
+    if "input_ids" in prompts[1:]:
+        said = f"input_ids beside {prompts[0]} and {completions[0]}: leave out what is not meant"
+        raise FaultError("token_ids", said)
+    halves = [_agreed({key: _ids(part[key], key) for key in keys}, reason="token_ids") for keys in (prompts, completions)]
+    joined = {f"{prompts[0]} with {completions[0]}": np.concatenate(halves)}
+    return _agreed(joined | {key: _ids(part[key], key) for key in _held(part, ("tokens",))}, reason="token_ids")
 
 
 def _without_padding(ids: npt.NDArray[np.int64], routes: Routes, mask: Any) -> tuple[npt.NDArray[np.int64], Routes]:
@@ -120,9 +123,18 @@ def _without_padding(ids: npt.NDArray[np.int64], routes: Routes, mask: Any) -> t
     return ids[kept], routes[kept]
 
 
-def _first(part: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    """The first of `keys` that the part has; the empty text where it has none."""
-    return next((key for key in keys if part.get(key) is not None), "")
+def _held(part: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+    """Those of `keys` under which ids may stand: a number is a count of them."""
+    return [key for key in keys if part.get(key) is not None and not isinstance(part[key], int)]
+
+
+def _agreed(said: Mapping[str, npt.NDArray[Any]], *, reason: str) -> npt.NDArray[Any]:
+    """What every key of one meaning says; FaultError where two of them say two things."""
+    first, *others = said
+    for other in others:
+        if not np.array_equal(said[first], said[other]):
+            raise FaultError(reason, f"{first} and {other} differ: leave out what is not meant")
+    return said[first]
 
 
 def _ids(value: Any, key: str) -> npt.NDArray[np.int64]:

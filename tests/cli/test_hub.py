@@ -59,6 +59,12 @@ def _run(hub, home, arguments):
     return subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize(("name", "revision"), [(f"{NAME}@", None), (NAME, "")])
+def test_an_empty_revision_is_not_the_default_branch(name, revision):
+    with pytest.raises(InputError, match="an empty revision"):
+        ours.pin(name, revision=revision)
+
+
 @pytest.mark.fault(
     "a branch of the hub moves between two calls of a run",
     how="a hub on localhost, whose branch moves to a second commit",

@@ -83,6 +83,14 @@ def test_a_request_continues_the_longest_earlier_one_that_it_begins_with():
     assert conversations.first_row([{"content": deep}], 8) == 8  # refused later, with a reason
 
 
+def test_two_requests_of_a_row_that_differ_are_refused(read, write):
+    first, other = ({"messages": [{"role": "user", "content": text}]} for text in "xy")
+    rows = [{"request": first, "body": other}, {"request": first, "body": first}, {"request": other, "body": {"id": 1}}]
+    texts, corpus = read(write("log.jsonl", rows))
+    assert len(texts) == 2
+    assert [(refusal.source_row, refusal.reason) for refusal in corpus.refusals] == [(0, "shape")]
+
+
 def test_a_system_prompt_beside_the_messages_opens_the_request(read, write):
     request = {"system": [{"type": "text", "text": "Be brief."}], "messages": [{"role": "user", "content": "x"}]}
     texts, corpus = read(write("log.json", [{"request_params": request}]))

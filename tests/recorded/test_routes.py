@@ -132,7 +132,35 @@ def test_beside_a_completion_input_ids_are_the_prompt():
     recorded, _ = held(ids=[10], row={"completion_token_ids": [11, 12]})
     assert recorded.token_ids.tolist() == [10, 11, 12]
     reason, said = fault(ids=[10], row={"prompt_token_ids": [10], "completion_token_ids": [11, 12]})
-    assert (reason, said) == ("token_ids", "input_ids beside prompt_token_ids and completion_token_ids: leave out what is not meant")
+    assert reason == "token_ids"
+    assert said == "input_ids beside prompt_token_ids and completion_token_ids: leave out what is not meant"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "said"),
+    [
+        ({"topk_ids": ROUTES[::-1].tolist()}, "layout", "routed_experts and topk_ids differ"),
+        ({"tokens": [10, 11, 13]}, "token_ids", "input_ids and tokens differ"),
+        ({"tokens": [10, 11]}, "token_ids", "input_ids and tokens differ"),
+        (
+            {"input_ids": None, "prompt_ids": [10], "response_ids": [11, 12], "output_ids": [11, 13]},
+            "token_ids",
+            "response_ids and output_ids differ",
+        ),
+        ({"output_ids": [13], "tokens": [10, 11, 12]}, "token_ids", "input_ids with output_ids and tokens differ"),
+    ],
+)
+def test_two_keys_of_one_meaning_that_differ_are_refused(row, reason, said):
+    found = fault(row=row)
+    assert found[0] == reason
+    assert said in found[1]
+
+
+@pytest.mark.parametrize("row", [{"topk_ids": ROUTES.tolist(), "tokens": [10, 11, 12]}, {"topk_ids": 2, "tokens": 3}])
+def test_two_keys_that_say_the_same_are_one_and_a_number_is_a_count(row):
+    recorded, _ = held(row=row)
+    assert recorded.token_ids.tolist() == [10, 11, 12]
+    assert np.array_equal(recorded.routes, ROUTES)
 
 
 def test_eight_bits_cannot_name_more_experts_than_they_count():

@@ -292,8 +292,17 @@ def test_a_column_that_is_there_twice_is_refused(recorded_rows, take, tmp_path):
     as_parquet(recorded_rows[:1], tmp_path / "rows.parquet")
     table = pq.read_table(tmp_path / "rows.parquet")
     pq.write_table(table.append_column("routed_experts", table["routed_experts"]), tmp_path / "rows.parquet")
-    with pytest.raises(InputError, match="rows.parquet: has the column 'routed_experts' twice"):
+    with pytest.raises(InputError, match=r"rows\.parquet: has the column 'routed_experts' twice"):
         take(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("arrays", [padded, end_to_end])
+@pytest.mark.parametrize(("key", "other"), [("routed_experts", "topk_ids"), ("input_ids", "tokens")])
+def test_arrays_of_one_meaning_that_differ_are_refused(recorded_rows, take, tmp_path, arrays, key, other):
+    held = arrays(recorded_rows[:2])
+    np.savez(tmp_path / "two.npz", **held, **{other: held[key][::-1]})
+    with pytest.raises(InputError, match=rf"two\.npz: {key} and {other} differ"):
+        take(tmp_path / "two.npz")
 
 
 @pytest.mark.parametrize("padding", [float("nan"), 2, -float("inf")])

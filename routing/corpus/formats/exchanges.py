@@ -49,6 +49,13 @@ def _request(row: Row) -> object:
     return next((json_text(row[key]) for key in _REQUEST_KEYS if row.get(key) is not None), None)
 
 
+def _require_one_request(row: Row, request: Request) -> None:
+    for key in _REQUEST_KEYS:
+        other = json_text(row.get(key))
+        if isinstance(other, Mapping) and "messages" in other and request_messages(other, "the row") != request:
+            raise RefusedError("shape", f"'{key}' asks something else than a request beside it: leave out what is not meant")
+
+
 def _is_row(row: Row, facts: FileFacts) -> bool:
     request = _request(row)
     return isinstance(request, Mapping) and holds_objects(request.get("messages"))
@@ -56,6 +63,7 @@ def _is_row(row: Row, facts: FileFacts) -> bool:
 
 def _read(row: Row, facts: FileFacts) -> list[RawDocument]:
     request = request_messages(_request(row), "the row")
+    _require_one_request(row, request)
     return [
         RawDocument(
             body=Conversation(
