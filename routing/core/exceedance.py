@@ -69,9 +69,9 @@ class Exceedance:
 
     def sentence(self) -> str:
         """What a person reads in the trainer's log; the imbalance up to 1e-4, so that it is never shown at the allowance."""
-        imbalance = ceil_to(self.ratio, _SENTENCE_GRID).normalize()
+        imbalance = float(ceil_to(self.ratio, _SENTENCE_GRID))
         rows = f"rank {self.rank} has {self.busiest_rows:,} of {self.routed_rows:,} rows, {self.batch_tokens:,} tokens"
         return (
-            f"layer {self.layer} at step {self.step}: imbalance {imbalance:f} at EP {self.ep} is above the allowance "
+            f"layer {self.layer} at step {self.step}: imbalance {imbalance} at EP {self.ep} is above the allowance "
             f"{self.allowance} ({rows})"
         )

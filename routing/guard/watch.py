@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from routing.core.allowance import AllowanceTable, Layer, ceil_to
 from routing.core.errors import InputError
 from routing.core.exceedance import FLOOR_GRID, MAX_STEP, Exceedance
-from routing.core.fields import whole
+from routing.core.fields import MAX_ROWS, whole
 from routing.core.lookup import find_entry, sizes_at
 from routing.core.placement import CONTIGUOUS, Placement
 from routing.core.wave import Observed
@@ -61,7 +61,7 @@ class AllowanceGuard:
 
         InputError for an EP size without an entry, a table of another placement, and a log that is no path.
         """
-        ep = whole(("ep",), ep, low=1)
+        ep = whole(("ep",), ep, low=-MAX_ROWS)  # the lookup says which sizes there are
         if not isinstance(placement, Placement):
             raise InputError(f"guard: placement {str(placement)[:40]!r} is none; load() takes its name or its file")
         if placement.name != table.placement:

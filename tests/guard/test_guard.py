@@ -345,7 +345,7 @@ def test_a_layer_that_is_no_whole_number_is_refused_when_it_is_seen(layer):
         ({"ep": "4"}, "ep: '4' is not a whole number"),
         ({"ep": 4.0}, "ep: '4.0' is not a whole number"),
         ({"ep": True}, "ep: 'True' is not a whole number"),
-        ({"ep": 0}, "ep: 0 is below 1"),
+        ({"ep": 0}, "ep: 0 is refused, no group has so few ranks"),
         ({"placement": None}, "placement 'None' is none"),
         ({"placement": "contiguous"}, "placement 'contiguous' is none; load"),
         ({"log": "\0"}, "is no path; hand in the file to append to"),

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from routing.core.errors import InputError, StorageError
+from routing.core.errors import InputError
 from routing.core.published import PublishedWorst
 from routing.store.published import read_published_worsts
 
@@ -69,7 +69,7 @@ def test_what_is_no_row_is_refused_with_its_line(tmp_path, text, message):
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_published_worsts(tmp_path / "absent.csv")
-    with pytest.raises(StorageError, match="not readable"):
+    with pytest.raises(InputError, match="is a directory, not a file"):
         read_published_worsts(tmp_path)
     (tmp_path / "latin.csv").write_bytes(b"policy\xff")
     with pytest.raises(InputError, match="not UTF-8 at byte 6"):
