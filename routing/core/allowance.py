@@ -247,7 +247,7 @@ def _own_fault(entry: Entry, shape: ModelShape) -> tuple[str, str] | None:
 def _neighbour_faults(entry: Entry, entries: tuple[Entry, ...], places: Mapping[tuple[int, Layer, int], int]) -> Iterator[str]:
     for (batch_tokens, layer, ep), index in places.items():
         smaller = entries[index]
-        if (batch_tokens, layer) == (entry.batch_tokens, entry.layer) and ep < entry.ep and entry.ep % ep == 0:
+        if (batch_tokens, layer) == (entry.batch_tokens, entry.layer) and 0 < ep < entry.ep and entry.ep % ep == 0:
             if smaller.allowance > entry.allowance:
                 yield f"allowance falls from {smaller.allowance} at ep={ep} to {entry.allowance} at ep={entry.ep}"
         elif (batch_tokens, ep, layer) == (entry.batch_tokens, entry.ep, "all") and entry.allowance > smaller.allowance:

@@ -117,6 +117,11 @@ def test_an_allowance_falls_never_from_a_divisor():
     assert _faults(_entry(2, "1.4", layer=3), _entry(4, "1.3", layer=1)) == []
 
 
+@pytest.mark.parametrize("ep", [0, -2])
+def test_an_ep_size_that_divides_nothing_beside_another_is_a_fault_of_its_own(ep):
+    assert _faults(_entry(ep, "1.5"), _entry(4, "1.6")) == [(0, "ep")]
+
+
 def test_a_layer_is_never_above_all_layers():
     assert _faults(_entry(2, "1.4", layer=3), _entry(2, "1.3")) == [(0, "allowance")]
 

@@ -32,7 +32,7 @@ EXAMPLES = 40
     outcome="refused in one line, or read as an independent reader reads it",
 )
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_mutated_file_is_refused_in_one_line_or_read_as_it_stands(name, data, tmp_path):
     reader = READERS[name]

@@ -91,7 +91,9 @@ def test_short_writes_change_nothing(measuring, tmp_path, monkeypatch):
 IMPORT_WRITES, IMPORT_PARTS = 2 + 2 * 4, 4
 
 
-@pytest.mark.fault("a full disk, or an I/O error, in an import", how=HOW, tries=6 * IMPORT_WRITES + IMPORT_PARTS + 1, outcome=OUTCOME)
+@pytest.mark.fault(
+    "a full disk, or an I/O error, in an import", how=HOW, tries=6 * IMPORT_WRITES + IMPORT_PARTS + 1, outcome=OUTCOME
+)
 def test_an_import_outlives_every_failing_call(tmp_path):
     out, source = tmp_path / "out" / "run", tmp_path / "counts.csv"
     rows = [(0, [4, 2, 1, 1]), (3, [2, 2, 2, 2])]

@@ -20,7 +20,7 @@ from routing.stages.measure import measure
 from routing.stages.share import measure_share
 from routing.store import worker_parts
 from routing.store.files import TEMPORARY_MARK
-from routing.store.run import open_run, part_name, read_manifest, working, writing
+from routing.store.run import open_run, read_manifest, working, writing
 from routing.store.worker_parts import commit_part
 from tests.stages.conftest import Listener, build_request
 from tests.stages.workers import Enough, before_commit, measure_three, stop
@@ -43,12 +43,13 @@ def whole(policy_folder, corpus_file, tmp_path_factory):
     return read_manifest(out)
 
 
-def _die_while_writing(name, go):
-    """This process kills itself with -9 when the part `name` would get its name, and not before `go`."""
+def _die_while_writing(begun, go):
+    """This process kills itself with -9 when its first part would get its name, which sets `begun`, and not before `go`."""
     rename = os.replace
 
     def die(old, new):
-        if str(new).endswith(name):
+        if "loads-" in str(new) and str(new).endswith(".parquet"):
+            begun.set()
             go.wait(timeout=120)
             os.kill(os.getpid(), signal.SIGKILL)
         rename(old, new)
@@ -56,18 +57,25 @@ def _die_while_writing(name, go):
     os.replace = die
 
 
-def _work(request, dying_at, go):
-    if dying_at is not None:
-        _die_while_writing(dying_at, go)
+def _work(request, is_dying, begun, go):
+    if is_dying:
+        _die_while_writing(begun, go)
+    else:
+        begun.wait(timeout=120)
     measure_share(request, Listener())
 
 
-def _run_workers(request, count, *, absent=None, dying=None, dying_at=None):
-    """Exit codes of `count` processes that measure at once, one of them `absent`; `dying` kills itself after the others left."""
-    go, workers = FORK.Event(), {}
+def _run_workers(request, count, *, absent=None, dying=None):
+    """Exit codes of `count` processes that measure at once, one of them `absent`; `dying` kills itself after the others left.
+
+    The others begin when the one that dies is at its first part, which they would take from it.
+    """
+    begun, go, workers = FORK.Event(), FORK.Event(), {}
+    if dying is None:
+        begun.set()
     for index in set(range(count)) - {absent}:
         one = replace(request, worker=Worker(index=index, count=count))
-        workers[index] = FORK.Process(target=_work, args=(one, dying_at if index == dying else None, go))
+        workers[index] = FORK.Process(target=_work, args=(one, index == dying, begun, go))
         workers[index].start()
     for index in sorted(workers, key=lambda index: index == dying):
         if index == dying:
@@ -82,7 +90,7 @@ def _written(run):
 
 
 @pytest.mark.fault(
-    "one of several workers is killed with -9 while it writes its last part, after the others left",
+    "one of several workers is killed with -9 while it writes a part, after the others left",
     how="four processes measure one run, one kills itself in the rename of a part",
     tries=1,
     outcome="that part is missing and named torn; three workers after them measure it alone, and end like one process",
@@ -90,13 +98,12 @@ def _written(run):
 def test_four_workers_one_killed_and_three_after_them_end_like_one_process(request_for, tmp_path, whole):
     request = request_for(tmp_path / "shared")
     assert whole.planned_load_parts >= 8
-    third_quarter = part_name("loads", whole.planned_load_parts * 5 // 8)  # in the middle of the third worker's share
-    assert _run_workers(request, 4, dying=2, dying_at=third_quarter) == [0, 0, -signal.SIGKILL, 0]
+    assert _run_workers(request, 4, dying=2) == [0, 0, -signal.SIGKILL, 0]
     torn = open_run(request.out)
     assert torn.manifest.state == "measuring"
     # The others took what the killed one had not come to; what it held is all that is missing.
-    assert {part.name for part in whole.parts} - {part.name for part in torn.manifest.parts} == {third_quarter}
-    assert any(name.startswith(third_quarter) and TEMPORARY_MARK in name for name in os.listdir(request.out))
+    (held,) = {part.name for part in whole.parts} - {part.name for part in torn.manifest.parts}
+    assert any(name.startswith(held) and TEMPORARY_MARK in name for name in os.listdir(request.out))
     before = _written(torn)
     assert _run_workers(request, 3) == [0, 0, 0]
     run = open_run(request.out)
