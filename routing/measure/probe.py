@@ -11,10 +11,11 @@ from torch import Tensor
 
 from routing.core.errors import InputError, RoutingError
 from routing.measure.budget import is_out_of_memory
-from routing.measure.capture import ExpertCounter, RouterError
+from routing.measure.capture import ExpertCounter
 from routing.measure.forward import run_continued
 from routing.measure.plan import TokenIds
 from routing.measure.policy import LoadedPolicy
+from routing.measure.router_faults import RouterError
 from routing.store.settings import CacheProbe
 
 _LEAST_TOKENS = 384  # six chunks of 64, in which linear attention works

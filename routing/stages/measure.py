@@ -12,11 +12,12 @@ import torch
 from routing.core.segments import PrefixTree
 from routing.corpus.tree import tree_tables
 from routing.measure.budget import Budget
-from routing.measure.capture import ExpertCounter, RouterError
+from routing.measure.capture import ExpertCounter
 from routing.measure.forward import measure_part
 from routing.measure.plan import PartPlan, TokenIds
 from routing.measure.policy import LoadedPolicy, load_policy
 from routing.measure.prefixes import HeldCaches
+from routing.measure.router_faults import RouterError
 from routing.stages.begin import SEED, MeasureRequest, Prepared, Progress, base_of, existing, prepare, require_same
 from routing.stages.corpus_record import RunSizes, counts
 from routing.stages.provenance import utc_now

@@ -8,8 +8,8 @@ from pathlib import Path
 from routing.core.errors import CheckFailedError
 from routing.corpus.sequences import NO_ROUTER, Refusal
 from routing.corpus.tree import build_tree
-from routing.measure.capture import RouterError
 from routing.measure.plan import plan_parts
+from routing.measure.router_faults import RouterError
 from routing.stages.begin import Prepared, existing
 from routing.stages.corpus_record import corpus_record
 from routing.store.run import RunWriter, writing

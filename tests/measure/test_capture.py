@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from routing.core.errors import CheckFailedError, InputError
-from routing.measure.capture import ExpertCounter, RouterError, find_experts
+from routing.measure.capture import ExpertCounter, find_experts
+from routing.measure.router_faults import RouterError
 
 
 class Experts(nn.Module):

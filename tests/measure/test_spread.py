@@ -120,8 +120,8 @@ def test_layers_on_two_devices_are_each_counted_where_they_run(home):
         counter.begin(Elsewhere(slots, torch.device(home)), segment_ids=[41, 42])
         for layer, device in enumerate(places):
             model[layer](None, Elsewhere((ids + layer) % 4, device), Elsewhere(torch.rand(3, 2), device))
-        assert [counter._counts[layer].device for layer in range(3)] == places
         counts = counter.collect()
+        assert [counter._counted[layer].rows.device for layer in range(3)] == places
     assert counts.tolist() == [
         [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]],
         [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]],
