@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from chat_rows import chat
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.core.errors import InputError
@@ -109,7 +109,7 @@ def test_bad_lines_behind_the_budget_are_still_found(words, write):
 ROWS = st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(contents=st.lists(ROWS, min_size=1, max_size=3), budget=st.none() | st.integers(3, 12))
 def test_loading_is_what_a_naive_dealer_would_do(words, write, contents, budget):
     paths = [write(f"{index}.jsonl", [ids_row(*row) for row in rows]) for index, rows in enumerate(contents)]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core.errors import InputError, StorageError
@@ -52,7 +52,6 @@ def test_a_surrogate_pair_is_one_character():
     assert parse_json(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

@@ -53,7 +53,7 @@ class Trie:
 
 
 @given(sequences=CORPORA, segment_tokens=st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_tree_is_that_of_a_naive_trie(sequences, segment_tokens):
     expected = Trie(sequences).segments(segment_tokens)
     tree = _tree(sequences, segment_tokens)
@@ -67,7 +67,7 @@ def test_the_tree_is_that_of_a_naive_trie(sequences, segment_tokens):
 
 
 @given(sequences=CORPORA, segment_tokens=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_packed_tokens_are_the_distinct_prefixes(sequences, segment_tokens):
     tree = _tree(sequences, segment_tokens)
     assert tree.tokens_packed == len({tokens[:size] for tokens in sequences for size in range(1, len(tokens) + 1)})
@@ -75,7 +75,7 @@ def test_packed_tokens_are_the_distinct_prefixes(sequences, segment_tokens):
 
 
 @given(sequences=CORPORA, segment_tokens=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_segments_that_a_trajectory_brings_are_one_range(sequences, segment_tokens):
     tree = _tree(sequences, segment_tokens)
     seen = set()
@@ -114,7 +114,7 @@ def test_a_segment_size_below_one_is_refused():
 
 @pytest.mark.parametrize("stretch", [1, 2, 3])
 @given(sequences=CORPORA)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_sequences_are_ranked_as_their_tokens_are_whatever_is_compared_at_a_time(stretch, sequences):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cutting, "_TOKENS_COMPARED", stretch)

@@ -44,7 +44,7 @@ def required(estimator, template, rows, topology):
     return estimator.price(replace(template, groups=(group,), topology=topology)).required_bytes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), megabytes=st.integers(1, 800))
 def test_the_largest_wave_fits_and_one_row_more_does_not(data, megabytes):
     shape = data.draw(shapes())

@@ -23,7 +23,7 @@ def layered_estimator(shape, flat, by_layer, ep):
     return Estimator(shape=shape, table=table_of(shape, values))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_the_floor_is_the_largest_stage_beside_all_boundaries(data):
     shape = data.draw(shapes())
@@ -33,7 +33,7 @@ def test_the_floor_is_the_largest_stage_beside_all_boundaries(data):
     assert estimate.floor_bytes == Oracle(shape, wave, rho).floor()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_the_walk_is_the_largest_instant_of_any_layer(data):
     shape = data.draw(shapes())
@@ -47,7 +47,7 @@ def test_the_walk_is_the_largest_instant_of_any_layer(data):
     assert estimate.walk_bytes == Oracle(shape, wave, Fraction(1) if ep == 1 else Fraction(flat), rhos).walk()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_the_walk_is_never_under_the_bytes_of_any_routing_inside_the_table(data):
     shape = data.draw(shapes())
@@ -59,7 +59,7 @@ def test_the_walk_is_never_under_the_bytes_of_any_routing_inside_the_table(data)
     assert estimate.total_bytes == estimate.walk_bytes >= Oracle(shape, wave, Fraction(flat), true).walk()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_the_walk_is_never_above_the_floor(data):
     from routing.core.wave import Observed
@@ -148,7 +148,7 @@ def test_pending_adapters_move_the_walk_of_a_short_wave_to_the_first_layer(shape
     assert estimate.walk_bytes == estimate.floor_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_several_groups_keep_their_boundaries_together_and_one_stage_counts(data):
     shape = data.draw(shapes(all_moe=True))

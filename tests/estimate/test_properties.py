@@ -24,7 +24,7 @@ def term_bytes(estimate, name):
     return sum(term.bytes for term in estimate.terms if term.name == name)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_larger_allowance_never_lowers_the_estimate(data):
     shape = data.draw(shapes())
@@ -36,7 +36,7 @@ def test_a_larger_allowance_never_lowers_the_estimate(data):
     assert one.required_bytes <= other.required_bytes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_more_layers_never_lower_the_estimate(data):
     shape = data.draw(shapes())
@@ -47,7 +47,7 @@ def test_more_layers_never_lower_the_estimate(data):
     assert one.walk_bytes <= other.walk_bytes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data(), ranks=st.tuples(st.integers(8, 100), st.integers(8, 100)))
 def test_an_adapter_rank_growing_from_eight_never_lowers_the_estimate(data, ranks):
     shape = data.draw(shapes())
@@ -64,7 +64,7 @@ def test_rank_seven_costs_more_than_rank_eight(shape, flat_wave, estimator):
     assert next(term for term in seven.terms if term.name == "routed_stage").bytes_per_row is None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_more_rows_on_a_rank_never_lower_its_total_where_nothing_is_mirrored(data):
     shape = data.draw(shapes())
@@ -80,7 +80,7 @@ def test_more_rows_on_a_rank_never_lower_its_total_where_nothing_is_mirrored(dat
     assert one.total_bytes <= other.total_bytes
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_more_rows_on_a_rank_lower_its_total_through_retention_alone(data):
     shape = data.draw(shapes())
@@ -121,7 +121,7 @@ def test_aligning_a_local_stage_drops_a_copy_and_the_total_dips(shape):
     assert after.total_bytes - before.total_bytes == 21 * 4096 + 68608 + 8192 + 3332 + 3072 + 8192 + 188416 - 8256 * 383
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_a_term_of_one_rank_and_layer_falls_with_more_rows_only_for_retention_and_adapters(data):
     shape = data.draw(shapes())
@@ -140,7 +140,7 @@ def test_a_term_of_one_rank_and_layer_falls_with_more_rows_only_for_retention_an
                 assert term.bytes <= term_bytes(other, term.name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), rows=st.integers(1, 12000))
 def test_the_lower_bound_is_never_above_any_layouts_price(data, rows):
     shape = data.draw(shapes())
@@ -157,7 +157,7 @@ def test_the_lower_bound_is_never_above_any_layouts_price(data, rows):
         assert estimator.lower_bound(rows, topology, **options) <= estimator.price(wave, **options).total_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_splitting_a_group_never_raises_the_even_share(data):
     topology = Topology(ep=2, cp=2)
@@ -174,7 +174,7 @@ def test_splitting_a_group_never_raises_the_even_share(data):
     assert max(shares[1:]) <= shares[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_terms_add_up_and_a_pair_is_its_bytes_rounded_up(data):
     shape = data.draw(shapes())
@@ -188,7 +188,7 @@ def test_terms_add_up_and_a_pair_is_its_bytes_rounded_up(data):
     assert {term.rank for term in estimate.terms} == {estimate.binding_rank}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_wave_survives_a_yaml_round_trip_byte_for_byte(data):
     from routing.core.wave import Observed
@@ -205,7 +205,7 @@ def test_a_wave_survives_a_yaml_round_trip_byte_for_byte(data):
     assert wave_text(again) == text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_switched_off_terms_are_what_they_would_add(data):
     shape = data.draw(shapes())

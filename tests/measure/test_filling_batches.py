@@ -35,7 +35,7 @@ def test_a_row_joins_where_padding_it_costs_less_than_a_pass(lengths, limits, de
     tokens_per_batch=st.integers(1, 40),
     most_rows=st.none() | st.integers(1, 4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_cut_into_runs_of_length_costs_less(lengths, tokens_per_batch, most_rows):
     dealt = _dealt(lengths, tokens_per_batch=tokens_per_batch, pass_tokens=5, most_rows=most_rows)
     ordered = sorted(lengths, reverse=True)

@@ -11,7 +11,7 @@ CORPORA = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple
 
 
 @given(sequences=CORPORA, tokens_per_part=st.integers(1, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_segment_is_in_one_part_once(sequences, tokens_per_part):
     tree = build_tree([np.array(one, dtype=np.int32) for one in sequences], segment_tokens=2)
     parts = plan_parts(tree, tokens_per_part=tokens_per_part)
@@ -38,7 +38,7 @@ def _part(index, num_tokens):
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20), num_workers=st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_part_is_dealt_once_in_order_and_no_worker_gets_more_than_its_share_and_a_part(sizes, num_workers):
     parts = [_part(index, size) for index, size in enumerate(sizes)]
     shares = [deal_parts(parts, worker=worker, num_workers=num_workers) for worker in range(num_workers)]

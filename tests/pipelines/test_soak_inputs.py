@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines import fuzz_inputs
@@ -32,7 +32,7 @@ EXAMPLES = 40
     outcome="refused in one line, or read as an independent reader reads it",
 )
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, derandomize=True)
 @given(data=st.data())
 def test_a_mutated_file_is_refused_in_one_line_or_read_as_it_stands(name, data, tmp_path):
     reader = READERS[name]
@@ -70,7 +70,7 @@ LINES = st.lists(
     tries=200,
     outcome="stopped with the number of the first bad line, or exactly the rows that the json module reads",
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(lines=LINES)
 def test_the_first_bad_line_is_named_or_every_row_is_read(lines, tmp_path):
     path = tmp_path / "a.jsonl"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from routing.core.allowance import (
@@ -157,7 +157,7 @@ def test_decimals_are_the_digits_of_the_file(tmp_path):
     assert str(entry.evidence.observed_max.imbalance) == "1.2400000000000002"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(name=st.text(max_size=30), label=st.text(max_size=30))
 @example(name="next\x85line", label="line\u2028separator")
 def test_any_name_reads_back(tmp_path, name, label):

@@ -111,7 +111,7 @@ def test_a_file_that_is_no_yaml_is_not_replaced(tmp_path):
     assert path.read_text() == "a: [1\n"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(places=st.lists(st.tuples(st.integers(0, 10**6), st.booleans()), max_size=6), refreshed=st.sampled_from(("1.4", "1.5")))
 def test_no_comment_is_ever_lost(places, refreshed):
     lines = table_text(_table()).splitlines()[3:]
