@@ -1,7 +1,7 @@
-"""Which rule holds on fresh batches: every rule fitted on 17 batches of measured runs, many times, then counted.
+"""Which rule holds on fresh batches: every rule fitted on a few batches (17) of measured runs, many times, then counted.
 
 A repetition draws three strata (source files) and splits their units in two. Trajectories of one half, in a random order, fill
-17 batches: what the rules see. Fresh batches come from the other half, in other orders: of the same strata mixed; of each of
+those batches: what the rules see. Fresh batches come from the other half, in other orders: of the same strata mixed; of each of
 the three alone; of the same mix as another policy routes it; and of the strata that were not drawn. The default rule works on
 fewer resampled batches and pools than `routing fit`, so that 200 repetitions end.
 """
@@ -62,7 +62,13 @@ def read_counts(folders: Sequence[Path], *, batch_tokens: int, eps: Sequence[int
 
 
 def calibrate(
-    policies: dict[str, Counts], *, batch_tokens: int, eps: Sequence[int], numbers: Iterable[int], seed: int
+    policies: dict[str, Counts],
+    *,
+    batch_tokens: int,
+    eps: Sequence[int],
+    numbers: Iterable[int],
+    seed: int,
+    num_fitted: int = NUM_FITTED,
 ) -> Iterator[Outcome]:
     """Repetitions by their numbers. The policies route the same trajectories; one draw serves them all."""
     labels = tuple(policies)
@@ -79,7 +85,7 @@ def calibrate(
         names = np.array(sorted(joined.units))
         is_fitted = rng.permutation(len(names)) % 2 == 0
         seen, unseen = (joined.of_units(frozenset(names[half].tolist())) for half in (is_fitted, ~is_fitted))
-        sample = _first_batches(in_order(seen.of_strata(drawn), rng), batch_tokens)
+        sample = _first_batches(in_order(seen.of_strata(drawn), rng), batch_tokens, num_fitted)
         if sample is None:
             continue
         fresh = unseen.of_strata(drawn)
@@ -102,7 +108,7 @@ def calibrate(
                 yield Outcome(
                     policy=label,
                     ep=ep,
-                    bounds=_bounds(_worsts([fitted], at, mine), *(one[at] for one in levels)),
+                    bounds=_bounds(_worsts([fitted], at, mine)[:num_fitted], *(one[at] for one in levels)),
                     fresh={
                         "same mix": _worsts(mixed, at, mine),
                         "one stratum": _worsts(alone, at, mine),
@@ -148,15 +154,15 @@ def _strata(counts: Counts, rng: np.random.Generator) -> tuple[frozenset[str], f
     return frozenset(names[:NUM_STRATA]), frozenset(names[NUM_STRATA:])
 
 
-def _first_batches(counts: Counts, batch_tokens: int) -> Counts | None:
-    """The trajectories that fill NUM_FITTED batches, the last with its whole length; None if they don't."""
+def _first_batches(counts: Counts, batch_tokens: int, num_fitted: int) -> Counts | None:
+    """The trajectories that fill `num_fitted` batches, the last with its whole length; None if they don't."""
     order = list(dict.fromkeys(counts.trajectory_ids.tolist()))
     tokens_T = np.bincount(counts.trajectory_ids, weights=counts.num_tokens)[order]
-    first = max(1, int(np.searchsorted(np.cumsum(tokens_T), NUM_FITTED * batch_tokens)) - 1)
+    first = max(1, int(np.searchsorted(np.cumsum(tokens_T), num_fitted * batch_tokens)) - 1)
     for num in range(first, len(order) + 1):
         part = counts.of_steps(np.isin(counts.trajectory_ids, order[:num]))
-        is_long = part.num_tokens_packed >= NUM_FITTED * batch_tokens
-        if is_long and real_batches(part, batch_tokens=batch_tokens, eps=EPS[:1]).num_batches >= NUM_FITTED:
+        is_long = part.num_tokens_packed >= num_fitted * batch_tokens
+        if is_long and real_batches(part, batch_tokens=batch_tokens, eps=EPS[:1]).num_batches >= num_fitted:
             return part
     return None
 
@@ -184,7 +190,6 @@ def _worsts(batches: Sequence[RealBatches], at: int, layers: slice) -> Values:
 
 
 def _bounds(seen: Values, mix: float, stratum: float, loop: float) -> dict[str, float]:
-    seen = seen[:NUM_FITTED]
     assert len(seen) >= MIN_BATCHES
     observed = float(seen.max())
     headroom = 1 + float(HEADROOM) * (observed - 1)
@@ -202,17 +207,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="finished runs of several policies over one corpus")
     parser.add_argument("--batch-tokens", type=int, default=20_000)
+    parser.add_argument("--fitted-batches", type=int, default=NUM_FITTED)
     parser.add_argument("--ep", default=",".join(map(str, EPS)), help="EP sizes, comma-separated")
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--resampled-batches", type=int, default=400)
     parser.add_argument("--pools", type=int, default=40)
     parser.add_argument("--seed", type=int, default=20261130)
     asked = parser.parse_args()
+    if asked.fitted_batches < MIN_BATCHES:
+        parser.error(f"--fitted-batches {asked.fitted_batches}: the default takes {MIN_BATCHES} or more")
     eps = tuple(map(int, asked.ep.split(",")))
     resample.NUM_BATCHES, resample.NUM_POOLS = asked.resampled_batches, asked.pools
     policies = read_counts(asked.runs, batch_tokens=asked.batch_tokens, eps=eps)
     outcomes = list(
-        calibrate(policies, batch_tokens=asked.batch_tokens, eps=eps, numbers=range(asked.repetitions), seed=asked.seed)
+        calibrate(
+            policies,
+            batch_tokens=asked.batch_tokens,
+            eps=eps,
+            numbers=range(asked.repetitions),
+            seed=asked.seed,
+            num_fitted=asked.fitted_batches,
+        )
     )
     for line in table(outcomes):
         print(line)

@@ -1,6 +1,6 @@
 """Fitted without a part of the counts, then held against that part: half of the units both ways, each stratum, each policy.
 
-The rule is the one of the fit, applied to what is left, over fewer pools. Where too little is left for `strat-boot-v1` it is
+The rule is the one of the fit, applied to what is left, over fewer pools. Where too little is left for `strat-boot` it is
 `headroom-v1`, and the answer says so.
 """
 

@@ -59,9 +59,10 @@ def validated_sentences(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str
 
 def repeated_sentence(label: str, levels: Resampled, ep: int) -> str:
     """How uneven repeated text is taken to be, and how much of a batch."""
+    text = levels.repeated
     return (
         f"{label}: a loop's text is taken to show {float(levels.repeated_text(ep)):.4f} at EP {ep}, "
-        f"in {float(levels.repeated.share):.0%} of a batch."
+        f"from the text that all but {float(text.beyond_share):.2%} of tokens stand in, in {float(text.share):.0%} of a batch."
     )
 
 

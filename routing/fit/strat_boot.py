@@ -1,4 +1,4 @@
-"""`strat-boot-v2`: the level that a batch passes once in a thousand, over resampled units, and the same inside each stratum.
+"""`strat-boot-v3`: the level that a batch passes once in a thousand, over resampled units, and the same inside each stratum.
 
     H   = the upper end of the level's 95% interval, over the mix of all strata
     S   = the largest such end inside one stratum with enough units and tokens: batches that come from there alone
@@ -27,14 +27,15 @@ from routing.fit.repeated import Repeated
 from routing.fit.resample import JUDGED_POOLS, NUM_BATCHES, NUM_POOLS, Levels, resampled_levels
 from routing.fit.steps import Raw
 
-METHOD = "strat-boot-v2"
+METHOD = "strat-boot-v3"
 RESAMPLED: dict[str, Parameter] = {
     "resampled_batches": NUM_BATCHES,
     "resampled_pools": NUM_POOLS,
     "resampled_pools_of_held_out_fits": JUDGED_POOLS,
     "level_passed_with_probability": Decimal(repr(gumbel.PASSED)),
     "interval": Decimal(repr(gumbel.INTERVAL)),
-    "repeated_text_of_tokens": repeated.SHARE,
+    "repeated_text_beyond_share_a_trajectory": repeated.BEYOND,
+    "repeated_text_beyond_share_at_most": repeated.MOST_BEYOND,
     "repeated_text_headroom": repeated.HEADROOM,
     "repeated_text_length": repeated.LENGTH,
 }

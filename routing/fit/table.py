@@ -43,7 +43,7 @@ def fit_runs(
     by_layer: bool = False,
     placement: str = PLACEMENT,
 ) -> tuple[AllowanceTable, tuple[Caution, ...]]:
-    """(The union of policies, warnings): `strat-boot-v1` for counts that are enough for it, else `headroom-v1`.
+    """(The union of policies, warnings): `strat-boot` for counts that are enough for it, else `headroom-v1`.
 
     `counts` are those of each run, none where only worsts are known; `floors` come from outside, by EP size; `placement` is what
     all were gathered by. The other policies' names become the model's aliases: their shape is the same. Every batch size at which

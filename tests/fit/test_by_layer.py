@@ -33,7 +33,7 @@ def test_layers_stand_beside_all_layers_and_never_above(tmp_path):
         whole = of_all[one.ep, one.batch_tokens]
         assert one.evidence.observed_max.imbalance <= one.allowance <= whole.allowance
         assert one.evidence.observed_max.layer == one.layer
-        assert (one.status, one.evidence.method) == ("fitted", "strat-boot-v2")
+        assert (one.status, one.evidence.method) == ("fitted", "strat-boot-v3")
     for place, whole in of_all.items():
         here = [one.evidence.observed_max.imbalance for one in layers if (one.ep, one.batch_tokens) == place]
         assert max(here) == whole.evidence.observed_max.imbalance

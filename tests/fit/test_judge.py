@@ -130,7 +130,7 @@ def test_a_run_whose_half_is_above_is_never_called_validated():
     for entry in _table((_run(clean), clean)).entries:
         assert not any(one.startswith("not_validated") for one in entry.evidence.warnings)
         halves = [one for one in entry.evidence.held_out if one.kind == "units"]
-        assert [(one.num_batches, one.num_above, one.method) for one in halves] == [(24, 0, "strat-boot-v2")] * 2
+        assert [(one.num_batches, one.num_above, one.method) for one in halves] == [(24, 0, "strat-boot-v3")] * 2
         assert not any("not validated" in sentence for sentence in entry.evidence.coverage)
         assert "label-run: validated on either half of its units against the other; that is no proof." in entry.evidence.coverage
 

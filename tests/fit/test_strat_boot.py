@@ -1,4 +1,4 @@
-"""`strat-boot-v2`: what must hold whatever the counts are, and a world whose true level is known."""
+"""`strat-boot-v3`: what must hold whatever the counts are, and a world whose true level is known."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -62,7 +62,7 @@ def _high(counts, **changes):
     return found.estimate_NC.tobytes() + found.low_NC.tobytes() + found.high_NC.tobytes()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), factor=st.integers(2, 9))
 def test_scaled_counts_and_the_same_counts_give_the_same_bytes(seed, factor):
     with pytest.MonkeyPatch.context() as patch:
@@ -94,11 +94,11 @@ def test_the_level_of_a_gumbel_law_is_found():
 @pytest.mark.parametrize(
     ("text", "share", "stratum", "value", "binds"),
     [
-        (1.1, "1", 1.1, "1.2", "resampled"),  # r = 1 + 1.4 x 0.1 = 1.14
+        (1.1, "1", 1.1, "1.2", "resampled"),  # r = 1 + 1.5 x 0.1 = 1.15
         (1.1, "1", 1.3, "1.3", "stratum odd"),
-        (1.5, "1", 1.3, "1.7", "repeated text"),  # r = 1 + 1.4 x 0.5
-        (1.5, "1/2", 1.3, "1.45", "repeated text"),  # half of the batch at 1.7, half at H
-        (1.5, "1/10", 1.3, "1.3", "stratum odd"),  # 0.17 + 0.9 x 1.2 = 1.25
+        (1.5, "1", 1.3, "1.75", "repeated text"),  # r = 1 + 1.5 x 0.5
+        (1.5, "1/2", 1.3, "1.475", "repeated text"),  # half of the batch at 1.75, half at H
+        (1.5, "1/10", 1.3, "1.3", "stratum odd"),  # 0.175 + 0.9 x 1.2 = 1.255
     ],
 )
 def test_the_largest_of_mix_strata_and_repeated_text_binds(text, share, stratum, value, binds):
@@ -109,7 +109,7 @@ def test_the_largest_of_mix_strata_and_repeated_text_binds(text, share, stratum,
         strata={"even": _levels(1.1), "odd": _levels(stratum)},
         thin_strata=(),
         num_trajectories=100,
-        repeated=Repeated(imbalance_NC=np.array([[text]]), share=Fraction(share)),
+        repeated=Repeated(imbalance_NC=np.array([[text]]), beyond_share=Fraction("0.05"), share=Fraction(share)),
     )
     assert found.bound(2, None) == Raw(value=Fraction(value), binds=binds)
 
@@ -122,15 +122,46 @@ def test_repeated_text_is_as_uneven_as_the_segments_that_one_token_in_twenty_sta
         loads_SBL=np.array([[[3.0], [1.0]]] * 19 + [[[4.0], [0.0]]]),
         trajectory_ids=np.repeat([0, 1], 10),
     )
-    asked = {"batch_tokens": 400, "eps": (2,), "by_layer": True}
+    asked = {"batch_tokens": 500, "eps": (2,), "by_layer": True}  # five trajectories: 5% of tokens are beyond
     found = repeated_text(counts, **asked)
     assert found.imbalance_NC.tolist() == [[1.5, 1.5]]
-    assert found.share == Fraction(1, 2)  # twice the 100 tokens of either trajectory
+    assert found.share == Fraction(2, 5)  # twice the 100 tokens of either trajectory
     assert repeated_text(replace(counts, num_tokens=np.where(ids == 19, 20, 10)), **asked).imbalance_NC.tolist() == [[2, 2]]
     # Blocks of 3, 0, 1, 0 rows: 3 x 2 / 4 on the first half of the blocks, all of them on every second.
     blocks = replace(counts, loads_SBL=np.tile(np.array([[3.0], [0.0], [1.0], [0.0]]), (20, 1, 1)))
     assert repeated_text(blocks, **asked).imbalance_NC.tolist() == [[1.5, 1.5]]
     assert repeated_text(replace(blocks, is_strided=True), **asked).imbalance_NC.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "beyond", "imbalance"),
+    [
+        (10_000, "0.05", 1.5),  # 5% at most, which is ten tokens: beyond 190
+        (500, "0.05", 1.5),
+        (499, "0.0499", 2),
+        (100, "0.01", 2),  # the tokens of one trajectory
+        (10, "0.001", 2),
+    ],
+)
+def test_a_smaller_batch_takes_odder_text(batch_tokens, beyond, imbalance):
+    # Two trajectories of 100 tokens, in 20 segments of 10; the last one is odd.
+    counts = replace(
+        _world(np.random.default_rng(1), 20),
+        loads_SBL=np.array([[[3.0], [1.0]]] * 19 + [[[4.0], [0.0]]]),
+        trajectory_ids=np.repeat([0, 1], 10),
+    )
+    found = repeated_text(counts, batch_tokens=batch_tokens, eps=(2,), by_layer=False)
+    assert (found.beyond_share, found.imbalance_NC.tolist()) == (Fraction(beyond), [[imbalance]])
+
+
+def test_a_shared_segment_makes_trajectories_bring_less():
+    # Both trajectories begin with the same 10 tokens: they bring 190 in all, and 95 are the tokens of one.
+    counts = replace(
+        _world(np.random.default_rng(1), 20),
+        trajectory_ids=np.repeat([0, 1], 10),
+        segment_ids=np.array([*range(10), 0, *range(11, 20)]),
+    )
+    assert repeated_text(counts, batch_tokens=95, eps=(2,), by_layer=False).beyond_share == Fraction("0.01")
 
 
 def test_repeated_text_is_dealt_by_the_counts_own_placement():
