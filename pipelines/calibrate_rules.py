@@ -7,6 +7,7 @@ fewer resampled batches and pools than `routing fit`, so that 200 repetitions en
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from routing.cli.common import ep_sizes
+from routing.core.errors import InputError, RoutingError
 from routing.fit import gumbel, resample
 from routing.fit.counts import Counts
 from routing.fit.headroom import HEADROOM
@@ -85,7 +88,7 @@ def calibrate(
         names = np.array(sorted(joined.units))
         is_fitted = rng.permutation(len(names)) % 2 == 0
         seen, unseen = (joined.of_units(frozenset(names[half].tolist())) for half in (is_fitted, ~is_fitted))
-        sample = _first_batches(in_order(seen.of_strata(drawn), rng), batch_tokens, num_fitted)
+        sample = _first_batches(in_order(seen.of_strata(drawn), rng), batch_tokens, num_fitted, eps)
         if sample is None:
             continue
         fresh = unseen.of_strata(drawn)
@@ -154,7 +157,7 @@ def _strata(counts: Counts, rng: np.random.Generator) -> tuple[frozenset[str], f
     return frozenset(names[:NUM_STRATA]), frozenset(names[NUM_STRATA:])
 
 
-def _first_batches(counts: Counts, batch_tokens: int, num_fitted: int) -> Counts | None:
+def _first_batches(counts: Counts, batch_tokens: int, num_fitted: int, eps: Sequence[int]) -> Counts | None:
     """The trajectories that fill `num_fitted` batches, the last with its whole length; None if they don't."""
     order = list(dict.fromkeys(counts.trajectory_ids.tolist()))
     tokens_T = np.bincount(counts.trajectory_ids, weights=counts.num_tokens)[order]
@@ -162,7 +165,7 @@ def _first_batches(counts: Counts, batch_tokens: int, num_fitted: int) -> Counts
     for num in range(first, len(order) + 1):
         part = counts.of_steps(np.isin(counts.trajectory_ids, order[:num]))
         is_long = part.num_tokens_packed >= num_fitted * batch_tokens
-        if is_long and real_batches(part, batch_tokens=batch_tokens, eps=EPS[:1]).num_batches >= num_fitted:
+        if is_long and real_batches(part, batch_tokens=batch_tokens, eps=eps[:1]).num_batches >= num_fitted:
             return part
     return None
 
@@ -194,29 +197,52 @@ def _bounds(seen: Values, mix: float, stratum: float, loop: float) -> dict[str, 
     observed = float(seen.max())
     headroom = 1 + float(HEADROOM) * (observed - 1)
     both = float(np.fmax(mix, stratum))
-    default = max(observed, both, loop) if np.isfinite(mix) else headroom
+    default = max(observed, both, loop) if np.isfinite(mix) else np.nan  # headroom is another rule, and has its row
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unusable fit shows in the table
         free = float(stats.genextreme.isf(gumbel.PASSED, *stats.genextreme.fit(seen)))
-    up = ceil(10 * round(default, 9)) / 10
+    up = ceil(10 * round(default, 9)) / 10 if np.isfinite(default) else np.nan
     return dict(zip(RULES, (observed, headroom, free, mix, stratum, both, loop, default, up), strict=True))
 
 
+def heading(*, batch_tokens: int, num_fitted: int, seed: int, num: int, asked: int) -> str:
+    """What the table is of, for its reader and for `publish_calibration`."""
+    return (
+        f"Batches of {batch_tokens} tokens, fitted on {num_fitted} of them, seed {seed}: "
+        f"{num} of {asked} repetitions had so many on either side."
+    )
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**53:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1 on")
+    return int(text)
+
+
 def main() -> None:
-    """Prints the table as Markdown."""
+    """Prints the heading and the table as Markdown, or says in one line why not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="finished runs of several policies over one corpus")
-    parser.add_argument("--batch-tokens", type=int, default=20_000)
-    parser.add_argument("--fitted-batches", type=int, default=NUM_FITTED)
+    parser.add_argument("--batch-tokens", type=_whole, default=20_000)
+    parser.add_argument("--fitted-batches", type=_whole, default=NUM_FITTED)
     parser.add_argument("--ep", default=",".join(map(str, EPS)), help="EP sizes, comma-separated")
-    parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--resampled-batches", type=int, default=400)
-    parser.add_argument("--pools", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=20261130)
+    parser.add_argument("--repetitions", type=_whole, default=200)
+    parser.add_argument("--resampled-batches", type=_whole, default=400)
+    parser.add_argument("--pools", type=_whole, default=40)
+    parser.add_argument("--seed", type=_whole, default=20261130)
     asked = parser.parse_args()
     if asked.fitted_batches < MIN_BATCHES:
         parser.error(f"--fitted-batches {asked.fitted_batches}: the default takes {MIN_BATCHES} or more")
-    eps = tuple(map(int, asked.ep.split(",")))
+    try:
+        _print_table(asked)
+    except RoutingError as error:
+        print(f"pipelines.calibrate_rules: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _print_table(asked: argparse.Namespace) -> None:
+    eps = ep_sizes(asked.ep)
+    assert eps is not None
     resample.NUM_BATCHES, resample.NUM_POOLS = asked.resampled_batches, asked.pools
     policies = read_counts(asked.runs, batch_tokens=asked.batch_tokens, eps=eps)
     outcomes = list(
@@ -229,6 +255,12 @@ def main() -> None:
             num_fitted=asked.fitted_batches,
         )
     )
+    num = len(outcomes) // (len(eps) * len(policies))
+    sizes = {"batch_tokens": asked.batch_tokens, "num_fitted": asked.fitted_batches}
+    if not outcomes:
+        few = "no repetition has {num_fitted} full batches of {batch_tokens} tokens in half of its units".format(**sizes)
+        raise InputError(f"{few}; ask for fewer (--fitted-batches), or for smaller ones (--batch-tokens)")
+    print(heading(**sizes, seed=asked.seed, num=num, asked=asked.repetitions) + "\n")
     for line in table(outcomes):
         print(line)
 

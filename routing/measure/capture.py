@@ -101,7 +101,10 @@ class ExpertCounter:
             handle.remove()
 
     def begin(self, slot_T: Tensor, *, segment_ids: Sequence[int]) -> None:
-        """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted."""
+        """Announces a batch: each token's place in `segment_ids`; their number S for padding and context, not counted.
+
+        `slot_T` is read until `collect`, and must not change before.
+        """
         self._slot_T, self._segment_ids = slot_T, segment_ids
         self._slots = {slot_T.device: slot_T}
         self._seen, self._tally, self._counted = set(), None, {}
@@ -143,15 +146,20 @@ class ExpertCounter:
         if tuple(ids_TK.shape) != (len(slot_T), self.top_k):
             shape = f"{tuple(ids_TK.shape)}, expected {(len(slot_T), self.top_k)} (tokens, top-k)"
             raise CheckFailedError(f"layer {layer}: the model chose experts of shape {shape}")
+        if ids_TK.is_floating_point():
+            raise CheckFailedError(f"layer {layer}: the model handed its experts ids of {ids_TK.dtype}, which are no ids")
+        if weights_TK is not None and (weights_TK.dim() != 2 or len(weights_TK) != len(slot_T)):
+            shape = f"{tuple(weights_TK.shape)}, expected {len(slot_T)} rows of tokens"
+            raise CheckFailedError(f"layer {layer}: the model weighed its experts in the shape {shape}")
         if layer in self._seen:
             raise CheckFailedError(f"layer {layer}: its experts ran twice in one forward pass (recompute, or a shared module)")
         self._seen.add(layer)
-        dtype = None if weights_TK is None else weights_TK.dtype
+        kind = None if weights_TK is None else (weights_TK.dtype, weights_TK.shape[1])
         tally = self._tally
-        if tally is None or tally.slot_T is not slot_T or tally.weights_dtype != dtype:
+        if tally is None or tally.slot_T is not slot_T or tally.weights_kind != kind:
             self._count_waiting()
             num_slots = len(self._segment_ids)
-            tally = Tally(slot_T=slot_T, num_slots=num_slots, num_experts=self.num_experts, weights_dtype=dtype)
+            tally = Tally(slot_T=slot_T, num_slots=num_slots, num_experts=self.num_experts, weights_kind=kind)
             self._tally = tally
         tally.add(layer, ids_TK, weights_TK)
         if tally.is_full:

@@ -28,12 +28,12 @@ class Counted:
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """Layers that wait: of one device and one type of weights. A token whose slot is `num_slots` is not counted."""
+    """Layers that wait: of one device, and of one type and width of weights. A token whose slot is `num_slots` is not counted."""
 
     slot_T: Tensor
     num_slots: int
     num_experts: int
-    weights_dtype: torch.dtype | None
+    weights_kind: tuple[torch.dtype, int] | None
     _layers: list[int] = field(init=False, default_factory=list)
     _ids_KT: list[Tensor] = field(init=False, default_factory=list)
     _weights_KT: list[Tensor] = field(init=False, default_factory=list)
@@ -63,8 +63,9 @@ class Tally:
         weights_GKT = torch.stack(self._weights_KT) if self._weights_KT else None
         rows_GSE = self._rows(ids_GKT)
         bits_GT = fault_bits(ids_GKT, weights_GKT, self.slot_T < self.num_slots, num_experts=self.num_experts)
+        dtype = None if self.weights_kind is None else self.weights_kind[0]
         return {
-            layer: Counted(rows=rows_SE, fault_bits=bits_T, largest_bits=largest, weights_dtype=self.weights_dtype)
+            layer: Counted(rows=rows_SE, fault_bits=bits_T, largest_bits=largest, weights_dtype=dtype)
             for layer, rows_SE, bits_T, largest in zip(self._layers, rows_GSE, bits_GT, bits_GT.amax(1), strict=True)
         }
 

@@ -19,8 +19,8 @@ NUM_EXPERTS = 12
 def bits(ids_TK, weights_TK, counted):
     """Fault bits [T] by the way of a tally."""
     slot_T = torch.tensor([0 if counts else 1 for counts in counted])
-    dtype = None if weights_TK is None else weights_TK.dtype
-    tally = Tally(slot_T=slot_T, num_slots=1, num_experts=NUM_EXPERTS, weights_dtype=dtype)
+    kind = None if weights_TK is None else (weights_TK.dtype, weights_TK.shape[1])
+    tally = Tally(slot_T=slot_T, num_slots=1, num_experts=NUM_EXPERTS, weights_kind=kind)
     tally.add(3, ids_TK, weights_TK)
     return tally.count()[3].fault_bits
 
@@ -104,7 +104,7 @@ def test_tokens_that_tie_on_ids_out_of_range_are_wrongly_read_and_not_a_router_t
 @pytest.mark.parametrize(("dtype", "num_experts"), [(torch.uint8, 12), (torch.uint8, 256), (torch.int8, 128), (torch.int16, 512)])
 def test_ids_of_few_bits_are_counted(dtype, num_experts):
     ids = torch.tensor([[0, 5], [num_experts - 1 if num_experts <= 256 else 300, 3]]).to(dtype)
-    tally = Tally(slot_T=torch.tensor([0, 0]), num_slots=1, num_experts=num_experts, weights_dtype=None)
+    tally = Tally(slot_T=torch.tensor([0, 0]), num_slots=1, num_experts=num_experts, weights_kind=None)
     tally.add(0, ids, None)
     counted = tally.count()[0]
     assert counted.fault_bits.tolist() == [0, 0]
@@ -161,6 +161,36 @@ def test_layers_counted_together_are_those_counted_alone(most_bytes, monkeypatch
                 by_hand[slot, layer, chosen] += 1
     assert torch.equal(found, by_hand)
     assert sizes == {1: [1] * 7, 5_000: [3, 1, 1, 2], 2**30: [4, 1, 2]}[most_bytes]
+
+
+def test_layers_whose_weights_differ_in_width_are_each_judged():
+    """Weights of every expert [T, E] beside weights of those chosen [T, K]."""
+    model = Model([Block(NUM_EXPERTS) for _ in range(2)])
+    ids, weights = layers_of(random.Random(7), 2, 20)
+    weights[1] = torch.rand(20, NUM_EXPERTS)
+    weights[1][3, 11] = math.nan
+    with ExpertCounter(find_experts(model), top_k=4) as counter:
+        counter.begin(torch.zeros(20, dtype=torch.long), segment_ids=[7])
+        for layer, block in enumerate(model.layers):
+            block.experts(torch.zeros(20, 8), ids[layer], weights[layer])
+        with pytest.raises(RouterError, match=r"layer 1, segment 7: 1 tokens .*NaN or Inf.*its token 3 "):
+            counter.collect()
+
+
+@pytest.mark.parametrize(
+    ("ids", "weights", "said"),
+    [
+        (torch.zeros(20, 2), torch.rand(20, 2), r"layer 0: .* ids of torch.float32"),
+        (torch.ones(20, 2, dtype=torch.long), torch.rand(20), r"layer 0: .* shape \(20,\), expected 20 rows"),
+        (torch.ones(20, 2, dtype=torch.long), torch.rand(2, 20), r"layer 0: .* shape \(2, 20\), expected 20 rows"),
+    ],
+)
+def test_what_is_no_id_and_no_weight_of_a_token_is_refused(ids, weights, said):
+    model = Model([Block(NUM_EXPERTS)])
+    with ExpertCounter(find_experts(model), top_k=2) as counter:
+        counter.begin(torch.zeros(20, dtype=torch.long), segment_ids=[7])
+        with pytest.raises(CheckFailedError, match=said):
+            model.layers[0].experts(torch.zeros(20, 8), ids, weights)
 
 
 def test_a_fault_is_told_of_the_layer_that_has_it_though_others_wait_with_it():
