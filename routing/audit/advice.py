@@ -54,7 +54,7 @@ def stands(one: EntryFacts) -> str:
     if one.is_validated is False:
         return "; ".join([*found, "failed held-out"])
     if one.is_validated:
-        found.append("held-out halves hold")
+        found.append("held-out halves hold" + (f" (fitted by {listed(one.halves_by)})" if one.halves_by else ""))
     elif one.is_its_own:
         found.append("no held-out test")
     if one.failed_parts:

@@ -50,6 +50,12 @@ class EntryFacts:
         return None if held_out is None else not held_out[0]
 
     @property
+    def halves_by(self) -> tuple[str, ...]:
+        """The rules, other than the entry's own, that halves of its runs' units were fitted by; they had too little for it."""
+        halves = [one for one in self.entry.evidence.held_out or () if one.kind == "units"]
+        return tuple(sorted({one.method for one in halves} - {self.entry.evidence.method}))
+
+    @property
     def failed_parts(self) -> tuple[str, ...]:
         """`policy` and `source` where a fit without one of them is exceeded in it."""
         failed = {one.kind for one in self.entry.evidence.held_out or () if one.num_above}
@@ -68,7 +74,7 @@ class EntryFacts:
         """`outcome`; of what holds the first of these that is so.
 
         `unvalidated`: a held-out half failed. `untested`: only its own runs say so. `limited`: a held-out policy or source
-        failed, or there are few batches.
+        failed, its halves went by another rule, or there are few batches.
         """
         if self.outcome != "holds":
             return self.outcome
@@ -76,7 +82,7 @@ class EntryFacts:
             return "unvalidated"
         if self.is_its_own and self.is_validated is None:
             return "untested"
-        return "limited" if self.failed_parts or self.few_batches is not None else "holds"
+        return "limited" if self.failed_parts or self.halves_by or self.few_batches is not None else "holds"
 
     @property
     def warning_codes(self) -> frozenset[str]:

@@ -89,6 +89,7 @@ def page(template: str, facts: Facts) -> str:
         layer_table=layer_table(facts.runs),
         corpora=corpora(facts.runs),
         held_out_part=held_out_part,
+        of_another_rule=of_another_rule(facts.entries),
         binding=binding,
         rests_on=rests_on,
         stands=stands,
@@ -122,6 +123,16 @@ def held_out_part(judged: HeldOut) -> str:
     if judged.kind == "stratum":
         return f"source {judged.part.removeprefix('stratum ')}"
     return judged.part if judged.part.startswith(judged.kind) else f"{judged.kind}: {judged.part}"
+
+
+def of_another_rule(entries: Sequence[EntryFacts]) -> str:
+    """Said where a reduced fit is by another rule than the entry that it is told of; empty where none is."""
+    kept = [one.entry.evidence for one in entries if one.entry.layer == "all"]
+    others = [judged.method for one in kept for judged in one.held_out or () if judged.method != one.method]
+    if not others:
+        return ""
+    rules = listed(sorted(set(others)))
+    return f" {len(others):,} of these fits had too little for the entry's own rule and went by {rules}."
 
 
 def layer_table(runs: Sequence[RunFacts]) -> LayerTable | None:

@@ -39,9 +39,10 @@ class AllowanceRecord:
     """An entry and what the runs say of it.
 
     `standing` is `outcome`, but `unvalidated` where what holds failed on held-out halves, `untested` where only its own runs
-    say so and no half was tried, `limited` where a held-out policy or source failed or a policy has under 59 batches. `seen` is
-    the largest imbalance in these runs, `observed_max` that of the evidence; `level_*` is the binding resampled level and its
-    95% interval, null where none was resampled. Held-out counts are of halves of the units.
+    say so and no half was tried, `limited` where a held-out policy or source failed, halves went by another rule than the
+    entry or a policy has under 59 batches. `seen` is the largest imbalance in these runs, `observed_max` that of the evidence;
+    `level_*` is the binding resampled level and its 95% interval, null where none was resampled. Held-out counts are of halves of
+    the units.
     """
 
     ep: int

@@ -79,10 +79,16 @@ def _headline(facts: Facts, compared: Sequence[EntryFacts]) -> str:
     if rest:
         held = f"{len(compared)} of {number_of(len(facts.entries), 'allowance')} could be compared, and hold; {rest} could not"
     elif is_its_own:
-        held = "Fits the runs it was made from" if doubt else "Fits the runs it was made from, and their held-out halves"
+        held = "Fits the runs it was made from" + ("" if doubt else f", and their held-out halves{_by(compared)}")
     else:
         held = "Every allowance holds in every measured batch"
     return f"{held}; {doubt}." if doubt else f"{held}."
+
+
+def _by(compared: Sequence[EntryFacts]) -> str:
+    """With which rules, where halves had too little for the entry's own."""
+    rules = sorted({rule for one in compared for rule in one.halves_by})
+    return f" (halves fitted by {listed(rules)}, with too little for the table's rule)" if rules else ""
 
 
 def _use(kind: Kind, num_exceeded: int, num_compared: int) -> str:

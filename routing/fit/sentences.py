@@ -50,11 +50,16 @@ def held_out_warnings(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
 
 
 def validated_sentences(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
-    """Said of a run only where no held-out batch of either half of its units is above."""
+    """Said of a run only where no held-out batch of either half of its units is above, by the rule of the entry."""
     for run in cell.runs:
         halves = [one for one in held_out if (one.run, one.kind) == (run.run, "units")]
         if halves and all(one.num_batches and not one.num_above for one in halves):
-            yield f"{run.label}: validated on either half of its units against the other; that is no proof."
+            others = sorted({one.method for one in halves} - {cell.method})
+            if others:
+                by = f"the halves were fitted by {', '.join(others)}, with too little for {cell.method}"
+                yield f"{run.label}: no batch of either half of its units is above what the other allows, but {by}."
+            else:
+                yield f"{run.label}: validated on either half of its units against the other; that is no proof."
 
 
 def repeated_sentence(label: str, levels: Resampled, ep: int) -> str:

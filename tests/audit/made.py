@@ -42,8 +42,8 @@ def held_out(kind="units", *, num_above, num_batches=20, allowance="1.2", part="
 
 
 def judged(one, *parts):
-    """`one` with these held-out results."""
-    return replace(one, evidence=replace(one.evidence, held_out=parts))
+    """`one` with these held-out results, by the rule that they were fitted with."""
+    return replace(one, evidence=replace(one.evidence, held_out=parts, method="strat-boot-v1"))
 
 
 def policy_evidence(identity=RUN, *, num_batches=17, observed_max="1.25"):

@@ -42,6 +42,12 @@ FEW = policy_evidence(num_batches=58, observed_max="1.25")  # 0.05^(1/58) = 0.94
         (entry("1.4", policies=()), 30, "does not hold", "exceeded"),
         (entry("1.4", policies=(OWN,)), 25, "fits its own data; no held-out test", "untested"),
         (judged(entry("1.4", policies=(OWN,)), held_out(num_above=0)), 25, "fits its own data; held-out halves hold", "holds"),
+        (
+            judged(entry("1.4", policies=(OWN,)), replace(held_out(num_above=0), method="headroom-v1")),
+            25,
+            "fits its own data; held-out halves hold (fitted by headroom-v1)",
+            "limited",
+        ),
         (judged(entry("1.4", policies=(OWN,)), held_out(num_above=1)), 25, "fits its own data; failed held-out", "unvalidated"),
         (judged(entry("1.4", policies=()), held_out(num_above=1)), 25, "holds here; failed held-out", "unvalidated"),
         (

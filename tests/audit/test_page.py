@@ -75,6 +75,14 @@ def test_held_out_parts_are_listed_where_a_batch_exceeds_and_counted_where_none_
         assert said in " ".join(text.split())
 
 
+def test_fits_by_another_rule_than_the_entry_are_told_of():
+    quiet, other = held_out(num_above=0), replace(held_out(num_above=0, part="the other half"), method="headroom-v1")
+    for parts, is_told in (((quiet, quiet), False), ((quiet, other), True)):
+        one = judged(entry("1.4", policies=()), *parts)
+        text = " ".join(page(TEMPLATE, facts(table(one), [compare(one, cut((0, 0, 25)))])).split())
+        assert ("1 of these fits had too little for the entry&#39;s own rule and went by headroom-v1." in text) is is_told
+
+
 def test_runs_of_one_corpus_are_told_to_have_read_the_same_text():
     one = entry("1.4", policies=())
     made = facts(table(one), [compare(one, cut((0, 0, 25)))], names=("a", "b"))

@@ -10,7 +10,7 @@ import pytest
 from routing.core.allowance import Generated
 from routing.core.observed import MeasuredRun, ObservedWorsts
 from routing.core.shapes import ModelShape
-from routing.fit import resample
+from routing.fit import judge, resample
 from routing.fit.counts import Counts
 from routing.fit.judge import Fitted, halves_of, held_out_sentence, hold, judged_halves
 from routing.fit.recut import real_batches
@@ -133,6 +133,18 @@ def test_a_run_whose_half_is_above_is_never_called_validated():
         assert [(one.num_batches, one.num_above, one.method) for one in halves] == [(24, 0, "strat-boot-v3")] * 2
         assert not any("not validated" in sentence for sentence in entry.evidence.coverage)
         assert "label-run: validated on either half of its units against the other; that is no proof." in entry.evidence.coverage
+
+
+def test_halves_by_another_rule_validate_nothing(monkeypatch):
+    """As with fewer than 40 units, whose halves are too few for the rule of the whole."""
+    monkeypatch.setattr(judge, "is_enough", lambda *_: False)
+    clean = _counts()
+    for entry in _table((_run(clean), clean)).entries:
+        assert {one.method for one in entry.evidence.held_out if one.kind == "units"} == {"headroom-v1"}
+        assert entry.evidence.method == "strat-boot-v3"
+        assert not any(": validated" in sentence for sentence in entry.evidence.coverage)
+        said = next(sentence for sentence in entry.evidence.coverage if "is above what the other allows, but" in sentence)
+        assert said.endswith("but the halves were fitted by headroom-v1, with too little for strat-boot-v3.")
 
 
 def test_held_out_batches_are_counted_exactly():

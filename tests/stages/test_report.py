@@ -156,9 +156,11 @@ def held_out_words(evidence):
     above = {one.kind for one in parts if one.num_above}
     failed = [word for kind, word in (("policy", "policy"), ("stratum", "source")) if kind in above]
     fewest = min(one.num_batches for one in evidence.policies)
+    others = {one.method for one in parts if one.kind == "units"} - {evidence.method}
+    by = f" (fitted by {', '.join(others)})" if others else ""
     return "; ".join(
         [
-            "held-out halves hold" if halves else "no held-out test",
+            f"held-out halves hold{by}" if halves else "no held-out test",
             *([f"a held-out {' and '.join(failed)} failed"] if failed else []),
             f"only {fewest} batch{'' if fewest == 1 else 'es'} a policy (59 cover 95%)",
         ]
