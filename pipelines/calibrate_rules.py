@@ -255,11 +255,11 @@ def _print_table(asked: argparse.Namespace) -> None:
             num_fitted=asked.fitted_batches,
         )
     )
+    if not outcomes:
+        few = f"no repetition has {asked.fitted_batches} full batches of {asked.batch_tokens} tokens in half of its units"
+        raise InputError(f"{few}; ask for fewer (--fitted-batches), or for smaller ones (--batch-tokens)")
     num = len(outcomes) // (len(eps) * len(policies))
     sizes = {"batch_tokens": asked.batch_tokens, "num_fitted": asked.fitted_batches}
-    if not outcomes:
-        few = "no repetition has {num_fitted} full batches of {batch_tokens} tokens in half of its units".format(**sizes)
-        raise InputError(f"{few}; ask for fewer (--fitted-batches), or for smaller ones (--batch-tokens)")
     print(heading(**sizes, seed=asked.seed, num=num, asked=asked.repetitions) + "\n")
     for line in table(outcomes):
         print(line)

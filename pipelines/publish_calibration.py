@@ -36,7 +36,7 @@ def calibrations(
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if len(cells) != NUM_CELLS or cells[2] != RULE:
             continue
-        same, one, _, other, excess = (_mean(cell, line) for cell in cells[3:8])
+        same, one, _, other, excess = (_figure(cell, line) for cell in cells[3:8])
         yield Calibration(
             method=method,
             date=date,
@@ -44,7 +44,7 @@ def calibrations(
             ep=int(_figure(cells[1], line)),
             batch_tokens=batch_tokens,
             num_fitted_batches=num_fitted,
-            num_repetitions=int(_figure(cells[8].split(" ")[0], line)),
+            num_repetitions=int(_figure(cells[8], line)),
             same_mix=round(same / 100, 8),
             one_stratum=round(one / 100, 8),
             other_strata=round(other / 100, 8),
@@ -63,12 +63,9 @@ def sizes_of(text: str) -> tuple[int, int]:
     return batch_tokens, num_fitted
 
 
-def _mean(cell: str, line: str) -> float:
+def _figure(cell: str, line: str) -> float:
     """The figure before its interval. `none` (no such fresh batches, or the rule was never fitted) is no zero."""
-    return _figure(cell.split(" ")[0], line)
-
-
-def _figure(word: str, line: str) -> float:
+    word = cell.split(" ")[0]
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", word):
         raise InputError(f"{word[:40]!r} is no figure, in {line[:80]!r}; every column needs one, so draw from four or more files")
     return float(word)

@@ -19,6 +19,18 @@ from routing.store.settings import Settings
 
 Loads = Mapping[tuple[int, int], Sequence[int]]  # (segment_id, layer) to the routed rows of every expert
 
+# Two trajectories that share segment 0: 4 + 2 and 4 + 3 tokens. Packed 9, logical 13. Each token goes to 2 of 4 experts.
+TREE = {"paths": [[0, 1], [0, 2]], "segment_tokens": [4, 2, 3]}
+MODEL = {"num_experts": 4, "top_k": 2, "layers": [1, 3]}
+LOADS = {
+    (0, 1): [4, 2, 1, 1],
+    (0, 3): [0, 4, 4, 0],
+    (1, 1): [2, 2, 0, 0],
+    (1, 3): [1, 1, 1, 1],
+    (2, 1): [0, 0, 3, 3],
+    (2, 3): [3, 1, 1, 1],
+}
+
 
 def sha(text: str) -> str:
     """A stable stand-in for any sha256."""

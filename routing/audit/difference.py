@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from routing.core.allowance import AllowanceTable, Entry, Layer, PolicyEvidence, decimal_text
+from routing.core.judgement import HeldOut
 
 Change = Literal["new", "gone", "raised", "lowered", "same"]
 CHANGES: tuple[Change, ...] = ("raised", "lowered", "new", "gone", "same")
@@ -63,9 +64,14 @@ def same_entries(committed: AllowanceTable | None, fitted: AllowanceTable) -> bo
     return committed is not None and all(getattr(committed, name) == getattr(fitted, name) for name in names)
 
 
+def halves_of(entry: Entry) -> list[HeldOut]:
+    """The fits on half of a run's units, each held against the other half."""
+    return [one for one in entry.evidence.held_out or () if one.kind == "units"]
+
+
 def held_out_of(entry: Entry) -> tuple[int, int] | None:
     """(held-out batches above the fit of the other half of the units, all that were held out); None where none was judged."""
-    halves = [one for one in entry.evidence.held_out or () if one.kind == "units"]
+    halves = halves_of(entry)
     return (sum(one.num_above for one in halves), sum(one.num_batches for one in halves)) if halves else None
 
 

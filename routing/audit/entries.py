@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Literal
 
 from routing.audit.claims import Comparison, Outcome, evidence_fault, evidence_of
-from routing.audit.difference import held_out_of
+from routing.audit.difference import halves_of, held_out_of
 from routing.core.allowance import AllowanceTable, Entry, PolicyEvidence
 from routing.core.coverage import NUM_TO_COVER
 from routing.core.judgement import Level
@@ -52,8 +52,7 @@ class EntryFacts:
     @property
     def halves_by(self) -> tuple[str, ...]:
         """The rules, other than the entry's own, that halves of its runs' units were fitted by; they had too little for it."""
-        halves = [one for one in self.entry.evidence.held_out or () if one.kind == "units"]
-        return tuple(sorted({one.method for one in halves} - {self.entry.evidence.method}))
+        return tuple(sorted({one.method for one in halves_of(self.entry)} - {self.entry.evidence.method}))
 
     @property
     def failed_parts(self) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def repeated_text(counts: Counts, *, batch_tokens: int, eps: Sequence[int], by_l
     tokens_S = counts.num_tokens[first]
     loads_BSL = np.moveaxis(counts.loads_SBL[segments], 1, 0)
     num_layers = loads_BSL.shape[2]
-    beyond = min(Fraction(MOST_BEYOND), Fraction(BEYOND) * batch_tokens * counts.num_trajectories / counts.num_tokens_packed)
+    beyond = min(Fraction(MOST_BEYOND), Fraction(BEYOND) * batch_tokens * counts.num_trajectories / int(tokens_S.sum()))
     rows_SL = loads_BSL.sum(axis=0)
     found = np.empty((len(eps), 1 + (num_layers if by_layer else 0)))
     for place, ep in enumerate(eps):

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from routing.core.coverage import IS_PROVEN, MORE_UNITS, NEEDED_BATCHES, NEXT_BATCH, ONLY_PROVEN, covered_percent
 from routing.core.judgement import HeldOut
+from routing.core.observed import MeasuredRun
 from routing.fit.cell import Cell
 from routing.fit.judge import held_out_sentence
 from routing.fit.strat_boot import MIN_BATCHES, MIN_UNITS, Resampled
@@ -43,16 +44,20 @@ def cell_warnings(cell: Cell) -> tuple[str, ...]:
 def held_out_warnings(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
     """A run whose held-out half is above its own allowance is never called validated."""
     for run in cell.runs:
-        passed = [one for one in held_out if (one.run, one.kind) == (run.run, "units") and one.num_above]
+        passed = [one for one in _halves(held_out, run) if one.num_above]
         if passed:
             above, of = sum(one.num_above for one in passed), sum(one.num_batches for one in passed)
             yield f"not_validated: {run.run}: {above} of {of} held-out batches are above what the other half of its units allows"
 
 
+def _halves(held_out: Sequence[HeldOut], run: MeasuredRun) -> list[HeldOut]:
+    return [one for one in held_out if (one.run, one.kind) == (run.run, "units")]
+
+
 def validated_sentences(held_out: Sequence[HeldOut], cell: Cell) -> Iterator[str]:
     """Said of a run only where no held-out batch of either half of its units is above, by the rule of the entry."""
     for run in cell.runs:
-        halves = [one for one in held_out if (one.run, one.kind) == (run.run, "units")]
+        halves = _halves(held_out, run)
         if halves and all(one.num_batches and not one.num_above for one in halves):
             others = sorted({one.method for one in halves} - {cell.method})
             if others:

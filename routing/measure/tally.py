@@ -13,7 +13,6 @@ from routing.measure.router_faults import fault_bits
 
 # Of ids and weights that wait. A few layers of a small batch, and one layer at a time where a batch is large.
 _MOST_BYTES = 2**20
-_ID_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +45,7 @@ class Tally:
 
     def add(self, layer: int, ids_TK: Tensor, weights_TK: Tensor | None) -> None:
         """Copies what the experts may yet change. Tokens stand side by side, which a CPU takes a quarter of the time for."""
-        if ids_TK.dtype.itemsize < _ID_BYTES:
+        if ids_TK.dtype.itemsize < torch.int32.itemsize:
             ids_TK = ids_TK.to(torch.int32)
         # -1 and E are out of range; wider ids would look like others in 32 bits.
         ids_KT = ids_TK.clamp(-1, self.num_experts).t().to(torch.int32, memory_format=torch.contiguous_format)

@@ -6,18 +6,7 @@ import pytest
 from routing.core.errors import CheckFailedError
 from routing.query.checks import LOADS_CHECKS, TREE_CHECKS, require_checks, run_checks
 from routing.store.run import RunWriter, open_run, writing
-from tests.stores import sha, write_tiny_run
-
-TREE = {"paths": [[0, 1], [0, 2]], "segment_tokens": [4, 2, 3]}
-MODEL = {"num_experts": 4, "top_k": 2, "layers": [1, 3]}
-LOADS = {
-    (0, 1): [4, 2, 1, 1],
-    (0, 3): [0, 4, 4, 0],
-    (1, 1): [2, 2, 0, 0],
-    (1, 3): [1, 1, 1, 1],
-    (2, 1): [0, 0, 3, 3],
-    (2, 3): [3, 1, 1, 1],
-}
+from tests.stores import LOADS, MODEL, TREE, sha, write_tiny_run
 
 
 def _failed(run):

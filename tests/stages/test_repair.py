@@ -18,8 +18,7 @@ from routing.store.lock import LOCK_NAME, writer_lock
 from routing.store.manifest import decode, encode
 from routing.store.run import open_run, read_manifest, require_finished
 from routing.store.worker_parts import record_path
-from tests.stages.conftest import Listener, build_request
-from tests.stages.workers import measure_three
+from tests.stages.workers import measure_three, measured_in_parts
 from tests.stores import write_tiny_run
 
 
@@ -31,10 +30,7 @@ def _small_parts(monkeypatch):
 @pytest.fixture(scope="module")
 def measured(policy_folder, corpus_file, tmp_path_factory):
     """The files of a run that nothing happened to, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(begin, "TOKENS_PER_PART", 700)
-        out = tmp_path_factory.mktemp("measured") / "run"
-        measure(build_request(policy_folder, corpus_file, out), Listener())
+    out = measured_in_parts(policy_folder, corpus_file, tmp_path_factory.mktemp("measured") / "run", tokens=700)
     return {one.name: one.read_bytes() for one in out.iterdir()}
 
 

@@ -22,8 +22,8 @@ from routing.store import worker_parts
 from routing.store.files import TEMPORARY_MARK
 from routing.store.run import open_run, read_manifest, working, writing
 from routing.store.worker_parts import commit_part
-from tests.stages.conftest import Listener, build_request
-from tests.stages.workers import Enough, before_commit, measure_three, stop
+from tests.stages.conftest import Listener
+from tests.stages.workers import Enough, before_commit, measure_three, measured_in_parts, stop
 
 FORK = multiprocessing.get_context("fork")  # torch is imported once, for all
 
@@ -36,11 +36,7 @@ def _small_parts(monkeypatch):
 @pytest.fixture(scope="module")
 def whole(policy_folder, corpus_file, tmp_path_factory):
     """The manifest of the run that one process measures."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(begin, "TOKENS_PER_PART", 300)
-        out = tmp_path_factory.mktemp("whole") / "run"
-        measure(build_request(policy_folder, corpus_file, out), Listener())
-    return read_manifest(out)
+    return read_manifest(measured_in_parts(policy_folder, corpus_file, tmp_path_factory.mktemp("whole") / "run", tokens=300))
 
 
 def _die_while_writing(begun, go):

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from routing.stages import share
+from routing.stages import begin, share
+from routing.stages.measure import measure
 from routing.stages.share import measure_share
-from tests.stages.conftest import Listener
+from tests.stages.conftest import Listener, build_request
 
 
 class Enough(Exception):
@@ -28,6 +29,14 @@ def before_commit(monkeypatch, number, act):
         return commit(*args, **kwargs)
 
     monkeypatch.setattr(share, "commit_part", acting)
+
+
+def measured_in_parts(policy_folder, corpus_file, out, *, tokens):
+    """`out`, with a run in parts of at most so many tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(begin, "TOKENS_PER_PART", tokens)
+        measure(build_request(policy_folder, corpus_file, out), Listener())
+    return out
 
 
 def measure_three(request, worker):

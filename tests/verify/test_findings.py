@@ -13,19 +13,7 @@ from routing.verify.batches import batch_ranks, cut, imbalance_finding, nested_f
 from routing.verify.files import file_findings, read_run_files
 from routing.verify.loads import recount
 from routing.verify.tree import tree_findings
-from tests.stores import random_loads, random_tree, write_tiny_run
-
-# Two trajectories that share segment 0: 4 + 2 and 4 + 3 tokens. Packed 9, logical 13. Each token goes to 2 of 4 experts.
-TREE = {"paths": [[0, 1], [0, 2]], "segment_tokens": [4, 2, 3]}
-MODEL = {"num_experts": 4, "top_k": 2, "layers": [1, 3]}
-LOADS = {
-    (0, 1): [4, 2, 1, 1],
-    (0, 3): [0, 4, 4, 0],
-    (1, 1): [2, 2, 0, 0],
-    (1, 3): [1, 1, 1, 1],
-    (2, 1): [0, 0, 3, 3],
-    (2, 3): [3, 1, 1, 1],
-}
+from tests.stores import LOADS, MODEL, TREE, random_loads, random_tree, write_tiny_run
 
 
 def _write(folder, **changes):
